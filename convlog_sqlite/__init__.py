@@ -1,0 +1,101 @@
+"""convlog: the shared, append-only conversation log of a multi-agent system on one machine.
+
+    from convlog_sqlite import ConversationLog
+
+    with ConversationLog.open() as log:
+        session = log.session("build-42")
+        session.message("Add JWT auth.", agent="user", to=["orchestrator"])
+        for event in session.tail(20):
+            print(event.seq, event.agent, event.body)
+
+Public is what can be imported from here, and nothing else.
+"""
+
+from convlog_sqlite.drafts import ABSENT, Attachment, Draft, ForeignDraft
+from convlog_sqlite.errors import (
+    ConvlogError,
+    EventTooLarge,
+    ForkedHandle,
+    IdempotencyConflict,
+    ImportFailed,
+    InvalidEvent,
+    KeystoreUnusable,
+    MirrorBusy,
+    NotAStore,
+    PairingError,
+    PayloadCorrupt,
+    PayloadErased,
+    PayloadLocked,
+    PayloadLost,
+    PayloadUnreadable,
+    Refused,
+    SchemaTooNew,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreIOError,
+    StoreReadOnly,
+    UnknownReference,
+    UnsupportedFilesystem,
+    UnsupportedPlatform,
+)
+from convlog_sqlite.events import Corrupt, Erased, Event, Live, Locked, Lost, Payload
+from convlog_sqlite.findings import Finding
+from convlog_sqlite.log import Anchor, ConversationLog
+from convlog_sqlite.mirror import Mirror
+from convlog_sqlite.session import EventKeys, Filters, Session
+from convlog_sqlite.store.reader import Page, SessionSummary
+from convlog_sqlite.strictjson import parse as parse_json
+
+__all__ = [
+    "ABSENT",
+    "Anchor",
+    "Attachment",
+    "ConversationLog",
+    "ConvlogError",
+    "Corrupt",
+    "Draft",
+    "Erased",
+    "Event",
+    "EventKeys",
+    "EventTooLarge",
+    "Filters",
+    "Finding",
+    "ForeignDraft",
+    "ForkedHandle",
+    "IdempotencyConflict",
+    "ImportFailed",
+    "InvalidEvent",
+    "KeystoreUnusable",
+    "Live",
+    "Locked",
+    "Lost",
+    "Mirror",
+    "MirrorBusy",
+    "NotAStore",
+    "Page",
+    "PairingError",
+    "Payload",
+    "PayloadCorrupt",
+    "PayloadErased",
+    "PayloadLocked",
+    "PayloadLost",
+    "PayloadUnreadable",
+    "Refused",
+    "SchemaTooNew",
+    "Session",
+    "SessionSummary",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreIOError",
+    "StoreReadOnly",
+    "UnknownReference",
+    "UnsupportedFilesystem",
+    "UnsupportedPlatform",
+    "parse_json",
+]

@@ -1,0 +1,340 @@
+"""Connections to `log.db`, and the two blocks in which everything happens: `read()` and `write()`.
+
+The only module that knows apsw. Reading and writing use a connection each, so that a read never waits
+for a commit of the same process. A write block is one IMMEDIATE transaction behind the store's writer
+gate; a read block is one snapshot, and callers fetch what they need inside it: no cursor stays open while
+other code runs, because an open cursor keeps the WAL from being reset. Errors of SQLite leave as the
+StoreError that `_TRANSLATIONS` names.
+
+Nothing else in a process may open `log.db`, `log.db-wal` or `log.db-shm`, not even to read a byte:
+closing such a descriptor drops SQLite's locks. A handle used after fork() is refused: its commits would
+be lost without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from convlog_sqlite.errors import (
+    ForkedHandle,
+    NotAStore,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreIOError,
+    StoreReadOnly,
+    UnsupportedPlatform,
+)
+from convlog_sqlite.filesystem import FileLock
+
+Connection = apsw.Connection
+
+MEMORY: Final = ":memory:"
+SQLITE_VERSION: Final = apsw.sqlite_lib_version()
+_OLDEST_SQLITE: Final = 3_051_003  # the WAL-reset fix: sqlite.org/wal.html#walresetbug
+BUSY_SECONDS: Final = 10.0
+DURABILITIES: Final = {"full": "FULL", "normal": "NORMAL"}
+
+BEGIN_READ: Final = "BEGIN DEFERRED"
+BEGIN_WRITE: Final = "BEGIN IMMEDIATE"
+COMMIT: Final = "COMMIT"
+ROLLBACK: Final = "ROLLBACK"
+DATA_VERSION: Final = "PRAGMA data_version"
+JOURNAL_MODE: Final = "PRAGMA journal_mode"
+
+# SQLite's own word -> ours. Foreign errors are translated here and nowhere else.
+_TRANSLATIONS: Final[dict[type[apsw.Error], type[StoreError]]] = {
+    apsw.BusyError: StoreBusy,
+    apsw.LockedError: StoreBusy,
+    apsw.FullError: StoreFull,
+    apsw.ReadOnlyError: StoreReadOnly,
+    apsw.PermissionsError: StoreReadOnly,
+    apsw.CantOpenError: NotAStore,
+    apsw.NotADBError: NotAStore,
+    apsw.CorruptError: StoreCorrupt,
+    apsw.IOError: StoreIOError,
+    apsw.ConnectionClosedError: StoreClosed,
+}
+_FULL_ERRNO: Final = frozenset({27, 28, 122})  # EFBIG, ENOSPC, EDQUOT
+
+
+def check_sqlite() -> None:
+    """Refuse an SQLite whose WAL can lose commits (before 3.51.3)."""
+    if apsw.SQLITE_VERSION_NUMBER < _OLDEST_SQLITE:
+        raise UnsupportedPlatform(f"SQLite {SQLITE_VERSION}")
+
+
+@contextmanager
+def translated(path: str) -> Iterator[None]:
+    """Turn an apsw error inside the block into ours. What is not in the table is a defect and passes."""
+    try:
+        yield
+    except apsw.Error as error:
+        kind = _TRANSLATIONS.get(type(error))
+        if kind is None:
+            raise
+        rule = None
+        if kind is StoreIOError:
+            number = getattr(error, "system_errno", 0) or 0
+            if number in _FULL_ERRNO:
+                raise StoreFull(path) from error
+            rule = f"{StoreIOError.rule}: {os.strerror(number)}" if number else None
+        raise kind(path, rule) from error
+
+
+def connect(path: str, *, read_only: bool = False, create: bool = False, synchronous: str = "FULL") -> Connection:
+    """One connection, with every setting that safety rests on."""
+    mode = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
+    connection = apsw.Connection(path, flags=mode | (apsw.SQLITE_OPEN_CREATE if create else 0))
+    # A backstop only: the writer gate keeps processes in order; this waits for checkpoints and recovery.
+    connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
+    for option, on in (
+        (apsw.SQLITE_DBCONFIG_DEFENSIVE, 1),
+        (apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0),
+        (apsw.SQLITE_DBCONFIG_DQS_DML, 0),
+        (apsw.SQLITE_DBCONFIG_DQS_DDL, 0),
+        (apsw.SQLITE_DBCONFIG_ENABLE_ATTACH_CREATE, 0),
+        (apsw.SQLITE_DBCONFIG_ENABLE_ATTACH_WRITE, 0),
+    ):
+        connection.config(option, on)
+    # secure_delete counts only if every connection has it since the file was born: SQLite's page splits
+    # leave copies behind otherwise.
+    for name, value in (
+        ("synchronous", synchronous),
+        ("secure_delete", "on"),
+        ("recursive_triggers", "on"),
+        ("cell_size_check", "on"),
+        ("temp_store", "memory"),
+        ("mmap_size", 0),
+        ("journal_size_limit", 4 << 20),
+    ):
+        connection.pragma(name, value)
+    return connection
+
+
+def fetch(connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
+    """All rows of a query: the cursor is exhausted when this returns."""
+    return connection.execute(sql, parameters).fetchall()
+
+
+def value(connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> Any:
+    """The first column of the first row of a query, or None."""
+    return connection.execute(sql, parameters).get
+
+
+class Database:
+    """The database of one open handle. Safe to use from several threads."""
+
+    def __init__(self, path: str, *, durability: str, read_only: bool, gate: FileLock | None) -> None:
+        """Open nothing yet: each connection is made when first needed. `gate` orders writers across processes."""
+        self.path = path
+        self._synchronous = DURABILITIES[durability]
+        self.read_only = read_only
+        self._gate = gate
+        self._writing = threading.RLock()
+        # An in-memory database exists in one connection only, so reads and writes share it and its lock.
+        self._reading = self._writing if path == MEMORY else threading.RLock()
+        self._writer: Connection | None = None
+        self._reader: Connection | None = None
+        self._refusal: type[StoreError] | None = None
+        _OPEN.add(self)
+
+    def _connect(self, *, read_only: bool) -> Connection:
+        connection = connect(
+            self.path, read_only=read_only, create=self.path == MEMORY, synchronous=self._synchronous
+        )
+        if self.path != MEMORY and connection.execute(JOURNAL_MODE).get != "wal":
+            connection.close()
+            raise NotAStore(self.path, "the database is not in WAL mode")
+        return connection
+
+    def _check_usable(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal(self.path)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """One snapshot. Fetch inside the block; keep it short."""
+        with self._reading, translated(self.path):
+            self._check_usable()
+            if self.path == MEMORY:
+                yield self._write_connection()
+                return
+            connection = self._reader
+            if connection is None:
+                connection = self._reader = self._connect(read_only=True)
+            connection.execute(BEGIN_READ)
+            try:
+                yield connection
+            finally:
+                if connection.in_transaction:
+                    connection.execute(COMMIT)
+
+    def _write_connection(self) -> Connection:
+        if self._writer is None:
+            self._writer = self._connect(read_only=False)
+        return self._writer
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """One IMMEDIATE transaction: all of the block is committed, or nothing.
+
+        IMMEDIATE, because a deferred transaction that reads first and writes later fails at once with
+        SQLITE_BUSY_SNAPSHOT, and no waiting helps it. When the block returned, the commit is durable at
+        the handle's durability.
+        """
+        with self._writing, translated(self.path), self._gated():
+            self._check_usable()
+            if self.read_only:
+                raise StoreReadOnly(self.path, "this handle was opened read-only")
+            connection = self._write_connection()
+            connection.execute(BEGIN_WRITE)
+            try:
+                yield connection
+                connection.execute(COMMIT)
+            except BaseException:
+                # SQLite has already rolled back after some errors (a full disk, a failed write).
+                if connection.in_transaction:
+                    connection.execute(ROLLBACK)
+                raise
+
+    @contextmanager
+    def _gated(self) -> Iterator[None]:
+        if self._gate is None:
+            yield
+            return
+        with self._gate.held(BUSY_SECONDS):
+            yield
+
+    def create_schema(self, fill: Callable[[Connection], None]) -> None:
+        """Give an in-memory database its tables."""
+        with self._writing, translated(self.path):
+            fill(self._write_connection())
+
+    def checkpoint(self) -> tuple[int, int]:
+        """Move WAL frames into the database without waiting: (frames in the WAL, frames moved)."""
+        with self._writing, translated(self.path):
+            self._check_usable()
+            return self._write_connection().wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+
+    def watch(self) -> Callable[[], bool]:
+        """A function that says whether anything was committed since it last said so, by any process.
+
+        It has a connection of its own, because SQLite does not count a connection's own commits.
+        """
+        if self.path == MEMORY:
+            return lambda: True
+        with translated(self.path):
+            connection = self._connect(read_only=True)
+        return _Watch(self, connection).changed
+
+    def close(self) -> None:
+        """Close both connections. Safe to call twice."""
+        with self._reading, self._writing:
+            self._refusal = self._refusal or StoreClosed
+            for connection in (self._reader, self._writer):
+                if connection is not None:
+                    connection.close()
+            self._reader = self._writer = None
+
+    def _forked(self) -> None:
+        # Never close or finalise inherited handles: SQLite would drop the parent's locks.
+        _LEAKED.extend(found for found in (self._reader, self._writer) if found is not None)
+        self._reader = self._writer = None
+        self._reading = self._writing = threading.RLock()  # another thread may have held the old ones
+        self._refusal = ForkedHandle
+
+
+class _Watch:
+    def __init__(self, database: Database, connection: Connection) -> None:
+        self._database, self._connection = database, connection
+        self._seen = -1
+        _WATCHES.add(self)
+
+    def changed(self) -> bool:
+        # The pragma, not the method of the same name: the method does not see other processes.
+        with translated(self._database.path):
+            self._database._check_usable()  # noqa: SLF001 one module, one handle
+            now: int = self._connection.execute(DATA_VERSION).get
+        changed, self._seen = now != self._seen, now
+        return changed
+
+
+_OPEN: Final[weakref.WeakSet[Database]] = weakref.WeakSet()
+_WATCHES: Final[weakref.WeakSet[_Watch]] = weakref.WeakSet()
+_LEAKED: Final[list[Connection]] = []
+
+
+def _after_fork() -> None:
+    for database in list(_OPEN):
+        database._forked()  # noqa: SLF001 one module, one handle
+    _LEAKED.extend(watch._connection for watch in list(_WATCHES))  # noqa: SLF001 one module, one handle
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class MigrationConnection:
+    """The part of a DB-API connection that sqlite-utils needs to run migrations, over apsw.
+
+    One SQLite library in a process, migrations included: two libraries on one file corrupt it.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.isolation_level = None
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._connection.in_transaction
+
+    def execute(self, sql: str, parameters: Any = ()) -> MigrationCursor:
+        return MigrationCursor(self._connection, sql, parameters)
+
+    def cursor(self) -> MigrationConnection:
+        return self
+
+    def close(self) -> None: ...
+
+
+class MigrationCursor:
+    """Rows already fetched: nothing stays open in the database."""
+
+    def __init__(self, connection: Connection, sql: str, parameters: Any) -> None:
+        described: list[tuple[Any, ...]] = []
+
+        def describe(cursor: apsw.Cursor, _sql: str, _bindings: Any) -> bool:
+            described[:] = [(name, *(None,) * 6) for name, *_ in cursor.get_description()]
+            return True
+
+        cursor = connection.cursor()
+        cursor.exec_trace = describe
+        self._rows: list[Sequence[Any]] = list(cursor.execute(sql, parameters).fetchall())
+        self.description = described or None
+        self.lastrowid = connection.last_insert_rowid()
+        self.rowcount = connection.changes()
+
+    def __iter__(self) -> Iterator[Sequence[Any]]:
+        return iter(self._rows)
+
+    def fetchall(self) -> list[Sequence[Any]]:
+        rows, self._rows = self._rows, []
+        return rows
+
+    def fetchone(self) -> Sequence[Any] | None:
+        return self._rows.pop(0) if self._rows else None
+
+
+def keep_private(path: Path) -> None:
+    """Make the database file readable by its owner only. By path: it is never opened for this."""
+    path.chmod(0o600)

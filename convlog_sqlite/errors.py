@@ -1,0 +1,270 @@
+"""Every error convlog raises: one tree, each leaf with the data needed to act on it.
+
+    ConvlogError
+    ├─ StoreError              the store could not do it
+    │  ├─ StoreBusy            another process is writing; try again
+    │  ├─ StoreFull            no space left; nothing of the call was written
+    │  ├─ StoreReadOnly        the file, directory or handle cannot be written
+    │  ├─ NotAStore            there is no convlog store at this place
+    │  ├─ SchemaTooNew         written by a newer convlog
+    │  ├─ StoreCorrupt         SQLite found the file damaged
+    │  ├─ StoreIOError         the operating system refused a read, a write or a sync
+    │  ├─ KeystoreUnusable     the keystore is missing, foreign or damaged
+    │  ├─ StoreClosed          the handle was closed
+    │  ├─ ForkedHandle         the handle was opened before fork() and is used in the child
+    │  ├─ UnsupportedFilesystem  a file system on which WAL is not safe
+    │  └─ UnsupportedPlatform  an operating system or SQLite that is not supported
+    ├─ Refused                 refused whole, nothing was written
+    │  ├─ InvalidEvent         a field breaks a rule
+    │  ├─ EventTooLarge        over the limit for one event
+    │  ├─ UnknownReference     names an event, session or blob that does not exist
+    │  ├─ IdempotencyConflict  the key was used for other content
+    │  ├─ PairingError         the tool call cannot take this result
+    │  └─ MirrorBusy           another exporter keeps these files
+    ├─ PayloadUnreadable       the event is known, its content is not
+    │  ├─ PayloadErased        by a redaction: normal
+    │  ├─ PayloadLocked        the key-encryption key is not here
+    │  ├─ PayloadLost          the data key is gone without a redaction
+    │  └─ PayloadCorrupt       the sealed bytes do not open
+    └─ ImportFailed            a foreign transcript could not be read
+
+Errors are told apart by class and attributes, never by text. `str(error)` is one line.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+
+class ConvlogError(Exception):
+    """Anything convlog raises on purpose."""
+
+
+class StoreError(ConvlogError):
+    """The store could not do it. `path` is the file or directory concerned."""
+
+    rule = "the store cannot be used"
+
+    def __init__(self, path: str | Path, rule: str | None = None) -> None:
+        self.path = str(path)
+        self.rule = rule or type(self).rule
+        super().__init__(f"{self.path}: {self.rule}")
+
+
+class StoreBusy(StoreError):
+    """Another process held the write lock for the whole waiting time. Nothing was written; try again."""
+
+    rule = "another process is writing; try again"
+
+
+class StoreFull(StoreError):
+    """No space left on the device. Nothing of the call was written."""
+
+    rule = "no space left on the device"
+
+
+class StoreReadOnly(StoreError):
+    """The file, its directory or this handle does not allow writing."""
+
+    rule = "cannot be written: it is read-only"
+
+
+class NotAStore(StoreError):
+    """No convlog store is at this place, or the file there is something else."""
+
+    rule = "not a convlog store"
+
+
+class SchemaTooNew(StoreError):
+    """The store was written by a newer convlog. `found` and `known` are schema versions."""
+
+    def __init__(self, path: str | Path, found: int, known: int) -> None:
+        self.found, self.known = found, known
+        super().__init__(path, f"schema {found} is newer than the {known} this convlog knows; upgrade convlog")
+
+
+class StoreCorrupt(StoreError):
+    """SQLite found the file damaged. Run `convlog verify`, restore from a backup."""
+
+    rule = "the database file is damaged"
+
+
+class StoreIOError(StoreError):
+    """The operating system refused a read, a write or a sync.
+
+    After a failed sync nobody knows whether the event is on the disk: append again with the same
+    idempotency key to settle it.
+    """
+
+    rule = "the operating system refused to read or write"
+
+
+class KeystoreUnusable(StoreError):
+    """The keystore is missing, belongs to another store, or is damaged. Never treated as "erased"."""
+
+    rule = "the keystore cannot be used"
+
+
+class StoreClosed(StoreError):
+    """The handle was closed; open the store again."""
+
+    rule = "the handle is closed"
+
+
+class ForkedHandle(StoreError):
+    """The handle was opened before fork(). SQLite handles do not survive a fork: open a new one in the child."""
+
+    rule = "opened before fork(); open the store again in this process"
+
+
+class UnsupportedFilesystem(StoreError):
+    """The store lies on a file system where write-ahead logging is not safe. `kind` names it."""
+
+    def __init__(self, path: str | Path, kind: str) -> None:
+        self.kind = kind
+        super().__init__(
+            path,
+            f"{kind} is a network or pass-through file system, where write-ahead logging can corrupt; "
+            "use a local disk, or set CONVLOG_ALLOW_FILESYSTEM=" + kind,
+        )
+
+
+class UnsupportedPlatform(StoreError):
+    """The operating system or the SQLite library is not supported."""
+
+    rule = "convlog runs on Linux and macOS with SQLite 3.51.3 or newer"
+
+
+class Refused(ConvlogError):
+    """The input was refused whole and nothing was written. `index` counts from 0 in a batch, else None."""
+
+    index: int | None = None
+
+    def at(self, index: int) -> Self:
+        """The same error, said of draft `index` of a batch."""
+        self.index = index
+        return self
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if self.index is None else f"draft {self.index + 1}: {text}"
+
+
+class InvalidEvent(Refused):
+    """A field breaks a rule. `pointer` is a JSON pointer (RFC 6901) to the place, `rule` says what holds there."""
+
+    def __init__(self, pointer: str, rule: str) -> None:
+        self.pointer, self.rule = pointer, rule
+        super().__init__(f"{pointer or '/'}: {rule}")
+
+
+class EventTooLarge(Refused):
+    """The event's payload is `size` bytes where `limit` are allowed."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        self.size, self.limit = size, limit
+        super().__init__(f"the event is {size} bytes; at most {limit} are allowed (attachments apart)")
+
+
+class UnknownReference(Refused):
+    """`field` names a `value` that does not exist."""
+
+    def __init__(self, field: str, value: str) -> None:
+        self.field, self.value = field, value
+        super().__init__(f"/{field}: {value!r} does not exist")
+
+
+class IdempotencyConflict(Refused):
+    """The idempotency key was used before for other content. `first` is the id of that event."""
+
+    def __init__(self, first: str) -> None:
+        self.first = first
+        super().__init__(f"/idempotency_key: already used for other content, by event {first}")
+
+
+class PairingError(Refused):
+    """A tool_result names a call that cannot take it. `call_id` is the call, `rule` says why."""
+
+    def __init__(self, call_id: str, rule: str) -> None:
+        self.call_id, self.rule = call_id, rule
+        super().__init__(f"/call_id: {call_id} {rule}")
+
+
+class MirrorBusy(Refused):
+    """Another exporter keeps the files in `path`; there is one at a time."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = str(path)
+        super().__init__(f"{path}: another exporter keeps these files")
+
+
+class PayloadUnreadable(ConvlogError):
+    """The event `event_id` is known, its content cannot be read."""
+
+    reason = "unreadable"
+
+    def __init__(self, event_id: str) -> None:
+        self.event_id = event_id
+        super().__init__(f"{event_id}: content is {self.reason}")
+
+
+class PayloadErased(PayloadUnreadable):
+    """Erased by redaction `by` at `at` for `why`: the normal state after `convlog redact`."""
+
+    reason = "erased"
+
+    def __init__(self, event_id: str, by: str, at: str, why: str) -> None:
+        self.by, self.at, self.why = by, at, why
+        super().__init__(event_id)
+
+
+class PayloadLocked(PayloadUnreadable):
+    """The keystore is locked by a key-encryption key that is not here."""
+
+    reason = "locked"
+
+
+class PayloadLost(PayloadUnreadable):
+    """The data key is gone, and no redaction says why."""
+
+    reason = "lost"
+
+
+class PayloadCorrupt(PayloadUnreadable):
+    """The sealed bytes do not open with their key, or do not match the envelope."""
+
+    reason = "corrupt"
+
+
+class ImportFailed(ConvlogError):
+    """A foreign transcript could not be read. `line` counts from 1; 0 stands for the whole file."""
+
+    def __init__(self, file: str | Path, line: int, rule: str) -> None:
+        self.file, self.line, self.rule = str(file), line, rule
+        super().__init__(f"{file}:{line}: {rule}" if line else f"{file}: {rule}")
+
+
+_BY_ERRNO: dict[int, type[StoreError]] = {
+    errno.ENOSPC: StoreFull,
+    errno.EDQUOT: StoreFull,
+    errno.EFBIG: StoreFull,
+    errno.EACCES: StoreReadOnly,
+    errno.EPERM: StoreReadOnly,
+    errno.EROFS: StoreReadOnly,
+    errno.ENOTDIR: NotAStore,
+}
+
+
+@contextmanager
+def os_errors(path: str | Path) -> Iterator[None]:
+    """Turn an OSError inside the block into the StoreError that `_BY_ERRNO` names for it."""
+    try:
+        yield
+    except OSError as error:
+        kind = _BY_ERRNO.get(error.errno or 0, StoreIOError)
+        rule = None if kind is not StoreIOError else (error.strerror or str(error))
+        raise kind(error.filename or path, rule) from error

@@ -1,0 +1,241 @@
+"""ConversationLog: a store, opened. The front door of the library.
+
+    with ConversationLog.open() as log:
+        session = log.session("build-42")
+        session.message("Add JWT auth.", agent="user", to=["orchestrator"])
+        for event in session.tail(20):
+            print(event.agent, event.body)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from convlog_sqlite import discovery
+from convlog_sqlite.database import DURABILITIES
+from convlog_sqlite.drafts import Draft, check_name, check_session_id
+from convlog_sqlite.errors import InvalidEvent, NotAStore, Refused, StoreReadOnly, UnknownReference
+from convlog_sqlite.events import Event
+from convlog_sqlite.findings import Finding
+from convlog_sqlite.follow import Waiter
+from convlog_sqlite.instants import Clock, from_microseconds, id_text, system_clock
+from convlog_sqlite.mirror import Mirror
+from convlog_sqlite.session import Session
+from convlog_sqlite.status import status
+from convlog_sqlite.store import copies, opening
+from convlog_sqlite.store.preparing import prepare
+from convlog_sqlite.store.reader import Reader, SessionSummary
+from convlog_sqlite.verify import verify
+from convlog_sqlite.vocabulary import STORE_SESSION
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """The head of the chain over the whole store: keep it elsewhere, and `verify` proves nothing was cut off."""
+
+    store: str
+    pos: int
+    chain: str
+    at: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The anchor as JSON values."""
+        return asdict(self)
+
+
+class ConversationLog:
+    """An open store. Safe to use from several threads; open it anew after fork().
+
+    `path` is the store's directory, None for an ephemeral log. `created` says whether this call made it.
+    """
+
+    def __init__(self, store: opening.Store, *, created: bool, clock: Clock) -> None:
+        """Use `open`, `init` or `ephemeral`."""
+        self._store, self.created, self._clock = store, created, clock
+        self.path = store.directory
+        self.reader = Reader(store.database, store.writer)
+        self._author: str | None = None
+        self._mirror = self._open_mirror()
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path | None = None,
+        *,
+        create: bool = True,
+        durability: str = "full",
+        read_only: bool = False,
+        keys: str | Path | None = None,
+        clock: Clock = system_clock,
+    ) -> Self:
+        """Open the store at `path`, or the one that is found from the working directory.
+
+        Makes it when there is none, unless `create` is False or `read_only` is True. `durability` is
+        `full` (an append that returned survives power loss) or `normal` (a crash of the process).
+        Raises the StoreErrors.
+        """
+        if durability not in DURABILITIES:
+            raise InvalidEvent("/durability", "one of " + ", ".join(DURABILITIES))
+        directory = Path(path).absolute() if path is not None else discovery.find()
+        keystore = Path(keys) if keys is not None else None
+        created = False
+        if directory is None or not opening.exists(directory):
+            if not create or read_only:
+                raise NotAStore(directory or Path.cwd(), "no convlog store here or above; `convlog init` makes one")
+            directory = directory or discovery.default()
+            created = opening.create(directory, mirror=True, keys=keystore, clock=clock)
+        store = opening.open_store(directory, durability=durability, read_only=read_only, keys=keystore, clock=clock)
+        return cls(store, created=created, clock=clock)
+
+    @classmethod
+    def init(
+        cls,
+        path: str | Path | None = None,
+        *,
+        mirror: bool = True,
+        keys: str | Path | None = None,
+        clock: Clock = system_clock,
+    ) -> Self:
+        """Make a store (default: in the working directory) and open it. An existing one is left as it is."""
+        directory = Path(path).absolute() if path is not None else discovery.default()
+        keystore = Path(keys) if keys is not None else None
+        created = opening.create(directory, mirror=mirror, keys=keystore, clock=clock)
+        store = opening.open_store(directory, durability="full", read_only=False, keys=None, clock=clock)
+        return cls(store, created=created, clock=clock)
+
+    @classmethod
+    def ephemeral(cls, *, clock: Clock = system_clock) -> Self:
+        """A log in memory for one author: no file, no mirror, gone at close.
+
+        The same calls, but a second author is refused: then history is shared state, and needs a store.
+        """
+        return cls(opening.open_in_memory(clock), created=True, clock=clock)
+
+    def session(self, session_id: str, *, tenant: str | None = None) -> Session:
+        """The session `session_id`; its first append opens it.
+
+        Raises InvalidEvent for what is no session id, or differs from an existing one only by case, and
+        UnknownReference when the session belongs to another tenant.
+        """
+        check_session_id(session_id)
+        if tenant is not None:
+            check_name(tenant, "/tenant")
+        row = self.reader.find_session(session_id)
+        if row is not None and tenant is not None and row.tenant != tenant:
+            raise UnknownReference("session", session_id)
+        return Session(self, session_id, tenant)
+
+    def sessions(self) -> list[SessionSummary]:
+        """Every session, by id, the reserved `_store` included."""
+        return self.reader.summaries()
+
+    def event(self, event_id: str) -> Event:
+        """The event with this id, in any session. Raises UnknownReference."""
+        return self.reader.event(event_id)
+
+    def lines(self, *session_ids: str) -> Iterator[bytes]:
+        """The canonical lines of sessions (none named: all, by id, then seq), in constant memory."""
+        for session in session_ids or self.reader.session_ids():
+            yield from self.reader.lines(session)
+
+    @property
+    def mirror(self) -> Mirror:
+        """The store's own mirror. Raises NotAStore on an ephemeral log."""
+        if self._mirror is None:
+            raise NotAStore(":memory:", "an ephemeral log has no mirror")
+        return self._mirror
+
+    def exporter(self, directory: str | Path) -> Mirror:
+        """Files like the mirror's, kept in another directory, which is written down in the store first.
+
+        Raises StoreReadOnly on a read-only handle: a file that may hold plaintext is never unregistered.
+        """
+        if self.path is None:
+            raise NotAStore(":memory:", "an ephemeral log has no exports")
+        root = Path(directory).absolute()
+        with self._store.database.read() as connection:
+            registered = copies.is_registered(connection, str(root))
+        if not registered:
+            with self._store.database.write() as connection:
+                copies.register(connection, copies.EXPORT, str(root))
+        return Mirror(self.reader, root, self.path, enabled=True)
+
+    def export_to(self, directory: str | Path, *session_ids: str) -> dict[str, int]:
+        """Bring `directory/<session>/conversation.jsonl` up to date; the lines written to each session's file."""
+        exporter = self.exporter(directory)
+        try:
+            return exporter.update(*session_ids)
+        finally:
+            exporter.close()
+
+    def verify(self, *session_ids: str, anchor: Anchor | None = None) -> Iterator[Finding]:
+        """Check everything that can be checked, and yield what is wrong. See `convlog_sqlite.verify`."""
+        known = None if anchor is None else (anchor.store, anchor.pos, anchor.chain)
+        return verify(self.reader, self._mirror, session_ids, known)
+
+    def anchor(self) -> Anchor:
+        """The head of the store's chain, to be kept elsewhere."""
+        pos, chain = self.reader.store_head()
+        return Anchor(id_text(self.reader.store_id), pos, chain.hex(), from_microseconds(self._clock() // 1000))
+
+    def status(self) -> dict[str, Any]:
+        """What the store is and how it is doing, as JSON values. See `convlog status`."""
+        return status(self._store, self.reader, self._mirror)
+
+    def append_drafts(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> list[Event]:
+        """Record drafts in one session, all or none. `Session.append` and `append_many` are this."""
+        if self._store.database.read_only:
+            raise StoreReadOnly(self.path or ":memory:", "this handle was opened read-only")
+        if session == STORE_SESSION:
+            raise InvalidEvent("/session", "_store is convlog's own; callers do not write there")
+        if self.path is None:
+            self._check_author(drafts)
+        pepper = self._store.keystore.pepper
+        prepared = []
+        for index, draft in enumerate(drafts):
+            try:
+                prepared.append(prepare(draft, pepper))
+            except Refused as refused:
+                raise (refused.at(index) if len(drafts) > 1 else refused) from None
+        appended = self._store.writer.append(session, tenant, prepared)
+        if self._mirror is not None and self._mirror.enabled:
+            self._mirror.after_append(session)
+        return [item.event for item in appended]
+
+    def _check_author(self, drafts: Sequence[Draft]) -> None:
+        for draft in drafts:
+            if self._author not in (None, draft.agent):
+                raise InvalidEvent("/agent", "an ephemeral log has one author; open a store for more")
+            self._author = draft.agent
+
+    def waiter(self) -> Waiter:
+        """Waits for commits by any process; the caller closes it."""
+        return Waiter(self._store.database, self.path)
+
+    def _open_mirror(self) -> Mirror | None:
+        if self.path is None:
+            return None
+        with self._store.database.read() as connection:
+            enabled = copies.has_mirror(connection)
+        return Mirror(self.reader, self.path / copies.OWN_MIRROR, self.path, enabled=enabled)
+
+    def close(self) -> None:
+        """Stop the mirror's thread, close every file. Safe to call twice."""
+        if self._mirror is not None:
+            self._mirror.close()
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<conversation log {self.path or 'in memory'}>"

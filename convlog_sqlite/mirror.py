@@ -1,0 +1,355 @@
+"""Plain JSONL files, one a session, kept in step with the log: `<root>/<session>/conversation.jsonl`.
+
+A file may lag, it may never be wrong. Its own last complete line is the cursor: nothing else remembers
+how far it got. At each step a torn tail is cut, a file that does not match the log is rebuilt aside and
+renamed, a file that is ahead of the log (the database was restored) is set aside and reported. Lines are
+written whole, many in one write; where the disk is full the write is taken back, so that jq always finds
+complete lines.
+
+Locks, both flocks that die with their holder:
+
+    <root>            exclusive: an exporter keeps these files. Shared: someone brings one up to date.
+    <root>/<session>  exclusive, for one step. Taken before the read whose lines it will write, so that no
+                      text read before an erasure is written after it. Never taken under the writer gate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from convlog_sqlite import strictjson
+from convlog_sqlite.errors import ConvlogError, KeystoreUnusable, MirrorBusy, StoreBusy, StoreFull, os_errors
+from convlog_sqlite.events import Locked, canonical_line
+from convlog_sqlite.filesystem import (
+    PRIVATE_FILE,
+    FileLock,
+    make_private_directory,
+    sync,
+    sync_directory,
+    write_all,
+)
+from convlog_sqlite.follow import Waiter
+from convlog_sqlite.store.reader import Reader
+
+FILE_NAME: Final = "conversation.jsonl"
+_LOCK_SECONDS: Final = 10.0
+_RETRY_SECONDS: Final = 1.0
+_BLOCK: Final = 1 << 16
+
+_log: Final = logging.getLogger("convlog_sqlite")
+
+
+@dataclass(frozen=True, slots=True)
+class _Cursor:
+    """Where a file of this identity and size ends: after event `seq`."""
+
+    inode: int
+    size: int
+    modified: int
+    seq: int
+
+
+class Mirror:
+    """Keeps the files under `root`. Safe to use from several threads."""
+
+    def __init__(self, reader: Reader, root: Path, store: Path, *, enabled: bool) -> None:
+        """`store` is the directory that is watched for commits."""
+        self._reader, self.root, self._store = reader, root, store
+        self.enabled = enabled
+        self.problem: str | None = None
+        self._cursors: dict[str, _Cursor] = {}
+        self._root_lock: FileLock | None = None
+        self._making = threading.Lock()
+        self._exporter: threading.Thread | None = None
+        self._stop = threading.Event()
+
+    def path(self, session: str) -> Path:
+        """The file of a session."""
+        return self.root / session / FILE_NAME
+
+    def update(self, *sessions: str) -> dict[str, int]:
+        """Bring files up to date (none named: all) and return the lines written to each.
+
+        Raises MirrorBusy while an exporter keeps these files, StoreFull when the disk is full.
+        """
+        lock = self._lock()
+        if not lock.acquire_if_free(fcntl.LOCK_SH):
+            raise MirrorBusy(self.root)
+        try:
+            return {session: self._bring_up(session) for session in sessions or self._reader.session_ids()}
+        finally:
+            lock.release()
+
+    def after_append(self, session: str) -> None:
+        """Bring one file up to date after a commit, unless an exporter does.
+
+        Never raises: the event is in the log, and an error would say that it is not. What went wrong is
+        logged and kept in `problem` until the next success.
+        """
+        try:
+            lock = self._lock()
+            if not lock.acquire_if_free(fcntl.LOCK_SH):
+                return
+            try:
+                self._bring_up(session)
+            finally:
+                lock.release()
+        except (ConvlogError, OSError) as error:
+            self._report(str(error))
+        else:
+            self.problem = None
+
+    def follow(self, sessions: Sequence[str] = (), *, stop: threading.Event | None = None) -> None:
+        """Keep the files in step until `stop` is set: one exporter at a time. Raises MirrorBusy.
+
+        A full disk is reported and tried again each second; nothing is lost, the file lags.
+        """
+        with self._exporting():
+            self._follow(sessions, stop or threading.Event())
+        # What was committed while the exporter was letting go saw it still running: one more look.
+        with contextlib.suppress(MirrorBusy):
+            self.update(*self._wanted(sessions, self._reader.session_ids()))
+
+    def start(self) -> None:
+        """Keep the files in step from a thread of this process, until `stop`. Raises MirrorBusy."""
+        with self._making:
+            if self._exporter is not None:
+                return
+            self._stop.clear()
+            running = threading.Event()
+            failed: list[ConvlogError] = []
+            self._exporter = threading.Thread(
+                target=self._run, args=(running, failed), name="convlog-mirror", daemon=True
+            )
+            self._exporter.start()
+            running.wait()
+            if failed:
+                self._exporter = None
+                raise failed[0]
+
+    def _run(self, running: threading.Event, failed: list[ConvlogError]) -> None:
+        try:
+            with self._exporting():
+                running.set()
+                self._follow((), self._stop)
+            with contextlib.suppress(MirrorBusy):
+                self.update()
+        except ConvlogError as error:
+            failed.append(error)
+            self._report(str(error))
+        finally:
+            running.set()
+
+    def stop(self) -> None:
+        """Stop the thread that `start` started, after a last look. Safe to call twice."""
+        with self._making:
+            thread, self._exporter = self._exporter, None
+            self._stop.set()
+        if thread is not None:
+            thread.join()
+
+    def close(self) -> None:
+        """Stop, and give the lock's descriptor back. Safe to call twice."""
+        self.stop()
+        with self._making:
+            if self._root_lock is not None:
+                self._root_lock.close()
+                self._root_lock = None
+
+    def _lock(self) -> FileLock:
+        with self._making:
+            if self._root_lock is None:
+                make_private_directory(self.root)
+                self._root_lock = FileLock(self.root, directory=True)
+            return self._root_lock
+
+    @contextlib.contextmanager
+    def _exporting(self) -> Iterator[None]:
+        make_private_directory(self.root)
+        lock = FileLock(self.root, directory=True)
+        try:
+            try:
+                # Appenders hold the lock shared for a moment each; an exporter holds it until it ends.
+                lock.acquire(_RETRY_SECONDS)
+            except StoreBusy:
+                raise MirrorBusy(self.root) from None
+            yield
+        finally:
+            lock.close()
+
+    def _follow(self, sessions: Sequence[str], stop: threading.Event) -> None:
+        waiter = Waiter(self._reader.database, self._store)
+        watcher = threading.Thread(target=_interrupt_when, args=(stop, waiter), daemon=True)
+        watcher.start()
+        seen, pending = 0, set(self._wanted(sessions, self._reader.session_ids()))
+        try:
+            while True:
+                pending = self._bring_up_all(pending)
+                if not waiter.wait(_RETRY_SECONDS if pending else None) and stop.is_set():
+                    return
+                head, _ = self._reader.store_head()
+                pending |= set(self._wanted(sessions, self._reader.changed_sessions(seen)))
+                seen = head
+        finally:
+            stop.set()
+            watcher.join()
+            waiter.close()
+
+    def _bring_up_all(self, sessions: set[str]) -> set[str]:
+        """Bring files up to date; the sessions that could not be are returned, to be tried again."""
+        left = set()
+        for session in sorted(sessions):
+            try:
+                self._bring_up(session)
+            except (StoreFull, StoreBusy) as error:
+                left.add(session)
+                self._report(str(error))
+        if not left:
+            self.problem = None
+        return left
+
+    def _wanted(self, sessions: Sequence[str], found: Sequence[str]) -> Sequence[str]:
+        return [session for session in found if session in sessions] if sessions else found
+
+    def _report(self, problem: str) -> None:
+        if problem != self.problem:
+            _log.error("mirror: %s", problem)
+        self.problem = problem
+
+    def _bring_up(self, session: str) -> int:
+        directory = self.root / session
+        make_private_directory(directory)
+        lock = FileLock(directory, directory=True)
+        written = 0
+        try:
+            while True:
+                with lock.held(_LOCK_SECONDS), os_errors(self.path(session)):
+                    count = self._step(session)
+                if not count:
+                    return written
+                written += count
+        finally:
+            lock.close()
+
+    def _step(self, session: str) -> int:
+        """One read and one write, under the session's lock; the number of lines written."""
+        path = self.path(session)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, PRIVATE_FILE)
+        try:
+            seq = self._cursor(session, descriptor)
+            if seq is None:
+                return self._rebuild(session, path)
+            data, last, count = self._lines(session, seq)
+            if count:
+                _append_whole(descriptor, data)
+            self._cursors[session] = _cursor_at(descriptor, last if count else seq)
+            return count
+        finally:
+            os.close(descriptor)
+
+    def _lines(self, session: str, after: int) -> tuple[bytes, int, int]:
+        """(lines, seq of the last, their number) of one block of events."""
+        block = next(self._reader.blocks(session, after), [])
+        if any(isinstance(payload, Locked) for _, _, payload in block):
+            raise KeystoreUnusable(self.root, "the keystore is locked: nothing is exported over good lines")
+        data = b"".join(canonical_line(envelope, payload) for _, envelope, payload in block)
+        return data, block[-1][0] if block else after, len(block)
+
+    def _cursor(self, session: str, descriptor: int) -> int | None:
+        """The seq of the file's last line, once its tail is whole; None when the file must be rebuilt."""
+        known = self._cursors.get(session)
+        if known is not None and known == _cursor_at(descriptor, known.seq):
+            return known.seq
+        line = last_line(descriptor)
+        if line is None:
+            return 0
+        seq = seq_of(line)
+        head = self._reader.head(session)
+        if seq is not None and seq > head:
+            aside = self.path(session).with_name(f"{FILE_NAME}.ahead-{time.time_ns()}")
+            self.path(session).rename(aside)
+            self._report(f"{aside}: set aside, it is ahead of the log (was an older database restored?)")
+            return None
+        if seq is None or next(self._reader.lines(session, seq - 1, seq + 1), None) != line:
+            return None
+        return seq
+
+    def _rebuild(self, session: str, path: Path) -> int:
+        """Write the file anew beside itself and put it in its place."""
+        aside = path.with_name(f".{FILE_NAME}.new")
+        descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, PRIVATE_FILE)
+        try:
+            seq, total = 0, 0
+            while True:
+                data, seq, count = self._lines(session, seq)
+                if not count:
+                    break
+                write_all(descriptor, data)
+                total += count
+            sync(descriptor)
+            aside.rename(path)
+            self._cursors[session] = _cursor_at(descriptor, seq)
+        except BaseException:
+            aside.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+        sync_directory(path.parent)
+        return total
+
+
+def _interrupt_when(stop: threading.Event, waiter: Waiter) -> None:
+    stop.wait()
+    waiter.interrupt()
+
+
+def _append_whole(descriptor: int, data: bytes) -> None:
+    """Append `data` whole, or leave the file as it was."""
+    size = os.fstat(descriptor).st_size
+    try:
+        write_all(descriptor, data)
+    except OSError:
+        os.ftruncate(descriptor, size)
+        raise
+
+
+def _cursor_at(descriptor: int, seq: int) -> _Cursor:
+    found = os.fstat(descriptor)
+    return _Cursor(found.st_ino, found.st_size, found.st_mtime_ns, seq)
+
+
+def last_line(descriptor: int) -> bytes | None:
+    """The last complete line, with its newline; a torn tail behind it is cut off. None in an empty file."""
+    end = os.fstat(descriptor).st_size
+    tail, at = b"", end
+    while at > 0 and tail.count(b"\n") < 2:
+        step = min(_BLOCK, at)
+        at -= step
+        tail = os.pread(descriptor, step, at) + tail
+    whole = tail.rfind(b"\n") + 1
+    if at + whole != end:
+        os.ftruncate(descriptor, at + whole)
+    if not whole:
+        return None
+    return tail[tail.rfind(b"\n", 0, whole - 1) + 1 : whole]
+
+
+def seq_of(line: bytes) -> int | None:
+    """The seq that a line names, or None when it is no line of ours."""
+    try:
+        parsed = strictjson.load(line)
+    except ValueError:
+        return None
+    seq = parsed.get("seq") if isinstance(parsed, dict) else None
+    return seq if type(seq) is int and seq > 0 else None
+
+

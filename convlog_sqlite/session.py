@@ -1,0 +1,231 @@
+"""Session: one conversation, to append to and to read. Thin over the store.
+
+The append verbs return the recorded `Event` once it is committed; at full durability it then survives
+power loss. An exception means that nothing was written, except for `StoreIOError` from a failed sync,
+where nobody can know: append again with the same `idempotency_key` to settle it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol, TypedDict, Unpack
+
+from convlog_sqlite import strictjson
+from convlog_sqlite.drafts import ABSENT, Absent, Attachment, Draft
+from convlog_sqlite.events import Event
+from convlog_sqlite.follow import Waiter
+from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
+from convlog_sqlite.store.reader import Page, Reader
+from convlog_sqlite.store.reading import SCAN
+
+DEFAULT_LIMIT: Final = 1000
+_FOLLOW_LIMIT: Final = 500
+
+
+class EventKeys(TypedDict, total=False):
+    """The keys that every append verb takes besides its own."""
+
+    role: str
+    to: Sequence[str]
+    performative: str
+    thread_id: str
+    task_id: str
+    parent_id: str
+    links: Mapping[str, Sequence[str]]
+    correlation_id: str
+    traceparent: str
+    content_type: str
+    model: str
+    sensitivity: str
+    purposes: Sequence[str]
+    subjects: Sequence[str]
+    source: Mapping[str, str]
+    attachments: Sequence[Attachment]
+    usage: Mapping[str, Any]
+    meta: Mapping[str, Any]
+    idempotency_key: str
+
+
+class Filters(TypedDict, total=False):
+    """What a read can be narrowed to. All given ones must hold. None is as good as not given.
+
+    `agent`, `task_id`, `thread_id` and `to` (a recipient) have an index; a read with others looks at a
+    bounded number of events and says in `Page.next` where to go on.
+    """
+
+    agent: str | None
+    type: str | None
+    task_id: str | None
+    thread_id: str | None
+    tool: str | None
+    kind: str | None
+    to: str | None
+    performative: str | None
+    correlation_id: str | None
+
+
+class Appending(Protocol):
+    """What a session needs to append: the log it belongs to."""
+
+    reader: Reader
+
+    def append_drafts(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> list[Event]: ...
+    def waiter(self) -> Waiter: ...
+
+
+class Session:
+    """One session of a log. Made by `ConversationLog.session`; it exists in the store from its first event on."""
+
+    def __init__(self, log: Appending, session_id: str, tenant: str | None) -> None:
+        self._log, self.id, self.tenant = log, session_id, tenant
+        self._reader = log.reader
+
+    def message(self, body: str | Absent = ABSENT, *, agent: str, **keys: Unpack[EventKeys]) -> Event:
+        """Record what an agent said."""
+        return self.append(Draft(type="message", agent=agent, body=body, **keys))
+
+    def tool_call(self, tool: str, args: Any = ABSENT, *, agent: str, **keys: Unpack[EventKeys]) -> Event:
+        """Record that an agent calls a tool, before the tool runs."""
+        return self.append(Draft(type="tool_call", agent=agent, tool=tool, args=args, **keys))
+
+    def tool_result(
+        self,
+        call: Event | str,
+        result: Any = ABSENT,
+        *,
+        agent: str,
+        status: str = "ok",
+        **keys: Unpack[EventKeys],
+    ) -> Event:
+        """Record what a tool gave. `call` is the tool_call or its id; tool, task and thread come from it.
+
+        Raises UnknownReference, and PairingError when the call has a result already.
+        """
+        call_id = call.id if isinstance(call, Event) else call
+        draft = Draft(type="tool_result", agent=agent, call_id=call_id, result=result, status=status, **keys)
+        return self.append(draft)
+
+    def mutation(
+        self,
+        kind: str,
+        value: Any = ABSENT,
+        *,
+        agent: str,
+        state_key: str | None = None,
+        **keys: Unpack[EventKeys],
+    ) -> Event:
+        """Record a change of state. `kind` is kebab-case."""
+        draft = Draft(type="mutation", agent=agent, kind=kind, value=value, state_key=state_key, **keys)
+        return self.append(draft)
+
+    def append(self, draft: Draft) -> Event:
+        """Record one draft. With an idempotency key that was used before, the first event is returned.
+
+        Raises Refused (InvalidEvent, UnknownReference, PairingError, IdempotencyConflict, EventTooLarge)
+        and StoreError.
+        """
+        return self._log.append_drafts(self.id, self.tenant, [draft])[0]
+
+    def append_many(self, drafts: Sequence[Draft]) -> list[Event]:
+        """Record drafts in one durable transaction, all or none, in order.
+
+        Raises what `append` raises; `index` of a Refused says which draft was at fault.
+        """
+        return self._log.append_drafts(self.id, self.tenant, drafts) if drafts else []
+
+    @property
+    def head(self) -> int:
+        """The seq of the last event, 0 while there is none."""
+        return self._reader.head(self.id)
+
+    def tail(
+        self,
+        n: int = 20,
+        *,
+        before: int | None = None,
+        pairs: bool = False,
+        max_scan: int = SCAN,
+        **filters: Unpack[Filters],
+    ) -> Page:
+        """The last `n` events (before seq `before`), ascending, at the same cost in any length of session.
+
+        With `pairs`, calls in front of the window that are answered in it are added, so that no result
+        stands without its call. `Page.next` is the `before` of the page in front.
+        """
+        page = self._reader.tail(self.id, n, before, filters, max_scan)
+        return self._reader.calls_of(self.id, page) if pairs and page else page
+
+    def read(
+        self,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int = DEFAULT_LIMIT,
+        max_scan: int = SCAN,
+        **filters: Unpack[Filters],
+    ) -> Page:
+        """Up to `limit` events between seq `after` and `before`, both exclusive, ascending.
+
+        `Page.next` is the `after` of the next page, None at the end.
+        """
+        return self._reader.read(self.id, after, before, limit, filters, max_scan)
+
+    def jsonl(self, *, after: int = 0, before: int | None = None) -> Iterator[bytes]:
+        """The canonical lines, each with its newline, in constant memory."""
+        return self._reader.lines(self.id, after, before)
+
+    def event(self, seq: int) -> Event | None:
+        """The event at `seq`, or None."""
+        page = self._reader.read(self.id, seq - 1, seq + 1, 1, {})
+        return page[0] if page else None
+
+    def open_calls(self, *, after: int = 0, limit: int = DEFAULT_LIMIT) -> Page:
+        """Tool calls that have no result yet, ascending."""
+        return self._reader.open_calls(self.id, after, limit)
+
+    def content(self, event: Event) -> Any:
+        """The main content of an event, whole also where the line holds a preview of it.
+
+        Raises PayloadUnreadable.
+        """
+        payload = event.require_payload()
+        if "truncated" in payload:
+            return strictjson.load(self._reader.blob(event, WHOLE_VALUE))
+        return next((payload[key] for key in ("body", "args", "result", "value") if key in payload), None)
+
+    def attachment(self, event: Event, index: int = 0) -> bytes:
+        """The bytes of one attachment. Raises UnknownReference, PayloadUnreadable."""
+        return self._reader.blob(event, FIRST_ATTACHMENT + index)
+
+    def follow(
+        self, after: int | None = None, *, timeout: float | None = None, **filters: Unpack[Filters]
+    ) -> Iterator[Event]:
+        """Events as any process appends them, in order, none missed.
+
+        Starts behind seq `after` (default: behind the events there are now). Ends when nothing was
+        appended for `timeout` seconds; without one it goes on for ever. Nothing in the database stays
+        open while the caller's code runs.
+        """
+        start = self.head if after is None else after
+        return self._follow(start, timeout, filters)
+
+    def _follow(self, after: int, timeout: float | None, filters: Filters) -> Iterator[Event]:
+        waiter = self._log.waiter()
+        idle_since = time.monotonic()
+        try:
+            while True:
+                head = self.head
+                while after < head:
+                    page = self._reader.read(self.id, after, head + 1, _FOLLOW_LIMIT, filters)
+                    yield from page
+                    after = head if page.next is None else page.next
+                    idle_since = time.monotonic()
+                left = None if timeout is None else timeout - (time.monotonic() - idle_since)
+                if (left is not None and left <= 0) or not waiter.wait(left):
+                    return
+        finally:
+            waiter.close()
+
+    def __repr__(self) -> str:
+        return f"<session {self.id}>"

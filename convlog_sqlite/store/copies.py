@@ -1,0 +1,41 @@
+"""Every file outside the database that may hold plaintext: mirrors and exports. Owns the table `copy`.
+
+A file is written down here before its first byte, so that an erasure can reach it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from convlog_sqlite.database import Connection, fetch, value
+
+SELECT_COPIES: Final = "SELECT kind, path FROM copy ORDER BY id"
+SELECT_COPY: Final = "SELECT 1 FROM copy WHERE path = ?"
+SELECT_KIND: Final = "SELECT count(*) FROM copy WHERE kind = ?"
+INSERT_COPY: Final = "INSERT INTO copy (kind, path) VALUES (?, ?)"
+
+MIRROR: Final = 1
+EXPORT: Final = 2
+OWN_MIRROR: Final = "sessions"  # relative to the store: it may be moved
+
+
+def has_mirror(connection: Connection) -> bool:
+    """Whether the store keeps its own mirror."""
+    return bool(value(connection, SELECT_KIND, (MIRROR,)))
+
+
+def is_registered(connection: Connection, path: str) -> bool:
+    """Whether `path` is written down."""
+    return value(connection, SELECT_COPY, (path,)) is not None
+
+
+def register(connection: Connection, kind: int, path: str) -> None:
+    """Write a file or directory down, in a write block. Twice is once."""
+    if not is_registered(connection, path):
+        connection.execute(INSERT_COPY, (kind, path))
+
+
+def all_copies(connection: Connection, store: Path) -> list[tuple[int, Path]]:
+    """(kind, path) of each, absolute."""
+    return [(kind, store / path) for kind, path in fetch(connection, SELECT_COPIES)]

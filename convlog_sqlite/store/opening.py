@@ -1,0 +1,218 @@
+"""A store's directory: made, opened, closed.
+
+    log.db (-wal, -shm)   the database            log.keys   the keystore
+    log.lock              the writer gate         log.open   held shared by every open handle
+    sessions/             the mirror
+
+A new store is built aside and linked into place under the writer gate: whoever opens it sees a whole
+store or none. Making one where one is changes nothing. A keystore is never made for a database that
+exists: without its keys a store is damaged, not new.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from convlog_sqlite import keystore as keystores
+from convlog_sqlite import schema
+from convlog_sqlite.database import BUSY_SECONDS, MEMORY, Database, check_sqlite
+from convlog_sqlite.drafts import Draft
+from convlog_sqlite.errors import KeystoreUnusable, NotAStore, StoreBusy, StoreReadOnly, os_errors
+from convlog_sqlite.filesystem import (
+    FileLock,
+    check_filesystem,
+    check_platform,
+    make_private_directory,
+    sync_directory,
+)
+from convlog_sqlite.instants import Clock
+from convlog_sqlite.keystore import Keystore
+from convlog_sqlite.store import copies
+from convlog_sqlite.store.preparing import prepare
+from convlog_sqlite.store.writing import Writer
+from convlog_sqlite.vocabulary import STORE_AGENT, STORE_SESSION
+
+DATABASE: Final = "log.db"
+KEYSTORE: Final = "log.keys"
+GATE: Final = "log.lock"
+OPEN: Final = "log.open"
+_ASIDE: Final = "log.db.new-"
+# Names the keystore when `--keys` put it elsewhere.
+KEYSTORE_POINTER: Final = "log.keys-path"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """One open handle on a store."""
+
+    directory: Path | None
+    keystore_path: Path | None
+    database: Database
+    keystore: Keystore
+    writer: Writer
+    locks: tuple[FileLock, ...]
+
+    def close(self) -> None:
+        """Close everything. Safe to call twice."""
+        self.database.close()
+        self.keystore.close()
+        for lock in self.locks:
+            lock.close()
+
+
+def exists(directory: Path) -> bool:
+    """Whether a store is at `directory`."""
+    return (directory / DATABASE).exists()
+
+
+def create(directory: Path, *, mirror: bool, keys: Path | None, clock: Clock) -> bool:
+    """Make a store, unless there is one. True when this call made it.
+
+    Raises KeystoreUnusable when a keystore with keys is there and no database: that is a damaged store.
+    """
+    check_platform()
+    check_sqlite()
+    make_private_directory(directory)
+    check_filesystem(directory)
+    gate = FileLock(directory / GATE)
+    try:
+        with gate.held(BUSY_SECONDS):
+            if exists(directory):
+                return False
+            for left_behind in directory.glob(_ASIDE + "*"):
+                left_behind.unlink()
+            keystore_path = _place_keystore(directory, keys)
+            return _build(directory, keystore_path, mirror=mirror, clock=clock)
+    finally:
+        gate.close()
+
+
+def _place_keystore(directory: Path, keys: Path | None) -> Path:
+    if keys is None:
+        return directory / KEYSTORE
+    keys = keys.absolute()
+    with os_errors(directory):
+        (directory / KEYSTORE_POINTER).write_text(f"{keys}\n", encoding="utf-8")
+        keys.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return keys
+
+
+def _build(directory: Path, keystore_path: Path, *, mirror: bool, clock: Clock) -> bool:
+    if keystore_path.exists():
+        # A crash after the keystore and before the database leaves one that was never used.
+        keystore = Keystore(keystores.DiskFile(keystore_path, writable=True), str(keystore_path), None)
+        if keystore.slots > 2 * _KEYS_OF_BUILDING:
+            keystore.close()
+            raise KeystoreUnusable(keystore_path, "a keystore with keys is here, but no log.db; restore the database")
+    else:
+        identity = uuid.uuid4().bytes
+        keystores.create(keystore_path, identity)
+        keystore = Keystore.open(keystore_path, identity)
+    aside = directory / f"{_ASIDE}{os.getpid()}"
+    try:
+        schema.build(aside, keystore.header.store_id)
+        _write_settings(aside, keystore, mirror=mirror, clock=clock)
+    finally:
+        keystore.close()
+    made = schema.link_into_place(aside, directory / DATABASE)
+    with os_errors(directory):
+        sync_directory(directory)
+    return made
+
+
+_KEYS_OF_BUILDING: Final = 16
+
+
+def _write_settings(aside: Path, keystore: Keystore, *, mirror: bool, clock: Clock) -> None:
+    """The store's first events: what was set when it was made, in the session `_store`."""
+    database = Database(str(aside), durability="full", read_only=False, gate=None)
+    try:
+        if mirror:
+            with database.write() as connection:
+                copies.register(connection, copies.MIRROR, copies.OWN_MIRROR)
+        setting = Draft(
+            type="mutation", agent=STORE_AGENT, kind="state-set", state_key="store/mirror", value={"mirror": mirror}
+        )
+        writer = Writer(database, keystore, keystore.header.store_id, clock)
+        writer.append(STORE_SESSION, None, [prepare(setting, keystore.pepper)])
+    finally:
+        database.close()
+
+
+def open_store(directory: Path, *, durability: str, read_only: bool, keys: Path | None, clock: Clock) -> Store:
+    """Open what is there. Raises NotAStore, SchemaTooNew, KeystoreUnusable, StoreBusy, UnsupportedFilesystem."""
+    check_platform()
+    check_sqlite()
+    if not directory.is_dir():
+        raise NotAStore(directory, "there is no store here; `convlog init` makes one")
+    if not exists(directory):
+        raise NotAStore(directory, "not a convlog store: there is no log.db")
+    check_filesystem(directory)
+    with contextlib.ExitStack() as undo:
+        locks = _lock(directory, read_only=read_only)
+        for lock in locks:
+            undo.callback(lock.close)
+        gate = None if read_only else locks[0]
+        path = str(directory / DATABASE)
+        database = Database(path, durability=durability, read_only=read_only, gate=gate)
+        undo.callback(database.close)
+        identity = _check_schema(database, directory, read_only=read_only)
+        keystore_path = keys.absolute() if keys else _keystore_path(directory)
+        keystore = Keystore.open(keystore_path, identity, writable=not read_only)
+        undo.callback(keystore.close)
+        writer = Writer(database, keystore, identity, clock)
+        undo.pop_all()
+        return Store(directory, keystore_path, database, keystore, writer, locks)
+
+
+def _lock(directory: Path, *, read_only: bool) -> tuple[FileLock, ...]:
+    if read_only:
+        try:
+            handles = FileLock(directory / OPEN)
+        except StoreReadOnly:
+            return ()  # a directory that cannot be written cannot be restored over either
+        found: tuple[FileLock, ...] = (handles,)
+    else:
+        handles = FileLock(directory / OPEN)
+        found = (FileLock(directory / GATE), handles)
+    if not handles.try_acquire(fcntl.LOCK_SH):
+        for lock in found:
+            lock.close()
+        raise StoreBusy(directory / OPEN, "the store is being restored or rekeyed; try again")
+    return found
+
+
+def _keystore_path(directory: Path) -> Path:
+    pointer = directory / KEYSTORE_POINTER
+    if pointer.exists():
+        with os_errors(pointer):
+            return Path(pointer.read_text(encoding="utf-8").strip())
+    return directory / KEYSTORE
+
+
+def _check_schema(database: Database, directory: Path, *, read_only: bool) -> bytes:
+    with database.read() as connection:
+        pending = schema.check(connection, database.path)
+    if pending and read_only:
+        raise StoreReadOnly(directory, "the store needs an upgrade: open it once for writing")
+    if pending:
+        schema.upgrade(directory / DATABASE)
+    with database.read() as connection:
+        return schema.store_id(connection, database.path)
+
+
+def open_in_memory(clock: Clock) -> Store:
+    """A store in memory: no file, no key on a disk, gone at close."""
+    check_platform()
+    check_sqlite()
+    identity = uuid.uuid4().bytes
+    database = Database(MEMORY, durability="full", read_only=False, gate=None)
+    database.create_schema(lambda connection: schema.fill(connection, identity))
+    keystore = Keystore.in_memory(identity)
+    return Store(None, None, database, keystore, Writer(database, keystore, identity, clock), ())

@@ -1,0 +1,96 @@
+"""Drafts to bytes, before any transaction: validation, payload, blobs, keyed digests.
+
+What is slow or can be refused without the database happens here, outside the write lock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from convlog_sqlite import canonical, drafts, sealing, strictjson
+from convlog_sqlite.drafts import Draft
+from convlog_sqlite.errors import EventTooLarge
+from convlog_sqlite.instants import id_text
+from convlog_sqlite.store import blobs
+from convlog_sqlite.vocabulary import (
+    DEFAULT_SENSITIVITY,
+    FORMAT_VERSION,
+    INLINE_LIMIT,
+    LINKS,
+    MAX_EVENT,
+    TASK_STATE_KEY,
+)
+
+_MAIN_KEYS: Final = ("body", "args", "result", "value")
+_PAYLOAD_ONLY: Final = frozenset(canonical.PAYLOAD_KEYS) | {"idempotency_key"}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A draft that was validated and made into bytes. `event_id` is given for what was imported."""
+
+    type: str
+    envelope: dict[str, Any]
+    payload: bytes
+    blobs: tuple[blobs.Blob, ...]
+    idempotency_key: str | None
+    event_id: bytes | None = None
+
+
+def prepare(draft: Draft, pepper: bytes, event_id: bytes | None = None) -> Prepared:
+    """Validate a draft and make its payload bytes. Raises InvalidEvent, EventTooLarge."""
+    keys = drafts.validate(draft)
+    found: list[blobs.Blob] = []
+    size = 0
+    for key in _MAIN_KEYS:
+        if key in keys:
+            encoded = strictjson.dump(keys[key])
+            size = len(encoded)
+            if size > INLINE_LIMIT:
+                found.append(blobs.whole_value(encoded))
+                keys[key], keys["truncated"] = blobs.preview(keys[key], encoded, INLINE_LIMIT // 2)
+    attachments = blobs.of_attachments(draft.attachments)
+    if attachments:
+        keys["attachments"] = [
+            {"blob": id_text(blob.id), "media_type": item.media_type, "bytes": len(item.content)}
+            for blob, item in zip(attachments, draft.attachments, strict=True)
+        ]
+    payload = canonical.payload_bytes(keys)
+    if (size := max(size, len(payload))) > MAX_EVENT:
+        raise EventTooLarge(size, MAX_EVENT)
+    envelope = {key: item for key, item in keys.items() if key not in _PAYLOAD_ONLY}
+    _complete(envelope, draft.type, pepper)
+    return Prepared(draft.type, envelope, payload, (*found, *attachments), draft.idempotency_key, event_id)
+
+
+def _complete(envelope: dict[str, Any], event_type: str, pepper: bytes) -> None:
+    """Defaults that need no database, and keyed digests in place of names of people."""
+    envelope["v"], envelope["type"] = FORMAT_VERSION, event_type
+    for key in ("to", "purposes"):
+        if key in envelope:
+            envelope[key] = list(envelope[key])
+    if "links" in envelope:
+        given = envelope["links"]
+        envelope["links"] = {key: list(given[key]) for key in LINKS if key in given}
+    if "source" in envelope:
+        given = envelope["source"]
+        envelope["source"] = {key: given[key] for key in ("harness", "native_id", "at") if key in given}
+    if "subjects" in envelope:
+        envelope["subjects"] = [subject_digest(pepper, name) for name in envelope["subjects"]]
+    if envelope.get("sensitivity") == DEFAULT_SENSITIVITY:
+        del envelope["sensitivity"]
+    if event_type == "tool_result":
+        envelope.setdefault("status", "ok")
+    if event_type == "mutation" and "task_id" in envelope and envelope["kind"].startswith("task-"):
+        envelope.setdefault("state_key", TASK_STATE_KEY.format(task_id=envelope["task_id"]))
+
+
+def subject_digest(pepper: bytes, name: str) -> str:
+    """The pseudonym under which a person stands in envelopes: 32 hex digits, keyed."""
+    return sealing.keyed_digest(pepper, "convlog/subject/1", name)[:16].hex()
+
+
+def foreign_event_id(pepper: bytes, harness: str, key: str) -> bytes:
+    """The keyed digest that an imported event's id is made of: 32 bytes."""
+    return sealing.keyed_digest(pepper, "convlog/foreign/1", harness, key)

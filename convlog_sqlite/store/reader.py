@@ -1,0 +1,201 @@
+"""Reader: the read half of a store. Events and lines, page by page; it cannot write.
+
+Whatever is derived from the log (mirror, verify, projections) gets a Reader and nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from convlog_sqlite.database import Database, fetch, value
+from convlog_sqlite.errors import PayloadCorrupt, UnknownReference
+from convlog_sqlite.events import Event, Live, Payload, canonical_line
+from convlog_sqlite.instants import from_microseconds, id_bytes
+from convlog_sqlite.store import blobs, reading
+from convlog_sqlite.store.reading import LAST_SEQ, SCAN, Opener, Rows
+from convlog_sqlite.store.sessions import SessionRow
+from convlog_sqlite.store.writing import Writer
+
+LINES_AT_ONCE: Final = 500  # rows fetched in one snapshot while a session is walked
+
+
+class Page(list[Event]):
+    """Events of one bounded read, ascending. `next` says where to go on, None at the end.
+
+    From `read` it is the `after` of the next page; from `tail` the `before` of the page in front.
+    """
+
+    next: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSummary:
+    """One session as a list shows it. Instants are RFC 3339; `events` counts what the session holds."""
+
+    id: str
+    tenant: str | None
+    events: int
+    first_ts: str | None
+    last_ts: str | None
+    open_calls: int
+
+
+class Reader:
+    """Reads one store. Safe to use from several threads; holds no snapshot between calls."""
+
+    def __init__(self, database: Database, writer: Writer) -> None:
+        self.database = database
+        self.opener: Opener = writer.opener
+        self.store_id = writer.store_id
+        self._names, self._sessions = writer.names, writer.sessions
+
+    def find_session(self, session: str) -> SessionRow | None:
+        """The session, or None while nothing was appended to it."""
+        with self.database.read() as connection:
+            return self._sessions.find(connection, session)
+
+    def head(self, session: str) -> int:
+        """The seq of the last event, 0 while there is none."""
+        with self.database.read() as connection:
+            row = self._sessions.find(connection, session)
+            return 0 if row is None else value(connection, reading.SELECT_HEAD, (row.number,)) or row.base
+
+    def read(
+        self, session: str, after: int, before: int | None, limit: int, filters: Mapping[str, Any], scan: int = SCAN
+    ) -> Page:
+        """The first `limit` events after `after`."""
+        rows = self._rows(reading.select, session, (after, before or LAST_SEQ, limit), filters, scan)
+        page = Page(self.opener.events(session, rows.rows))
+        page.next = rows.rows[-1][0] if len(rows.rows) == limit > 0 else rows.stopped_at
+        return page
+
+    def tail(
+        self, session: str, count: int, before: int | None, filters: Mapping[str, Any], scan: int = SCAN
+    ) -> Page:
+        """The last `count` events before `before`."""
+        rows = self._rows(reading.select_last, session, (0, before or LAST_SEQ, count), filters, scan)
+        page = Page(self.opener.events(session, rows.rows))
+        full = len(rows.rows) == count > 0
+        page.next = rows.rows[0][0] if full and rows.rows[0][0] > 1 else rows.stopped_at
+        return page
+
+    def _rows(self, select: Any, session: str, place: tuple[int, int, int], filters: Mapping[str, Any], scan: int) -> Rows:
+        wanted = reading.check_filters(filters)
+        with self.database.read() as connection:
+            row = self._sessions.find(connection, session)
+            if row is None:
+                return Rows([], None)
+            where = reading.look_up(connection, self._names, wanted) if wanted else None
+            if wanted and where is None:
+                return Rows([], None)
+            rows: Rows = select(connection, row, *place, where, scan)
+            return rows
+
+    def calls_of(self, session: str, page: Page) -> Page:
+        """`page` with the calls in front that its results answer, so that no pair is parted."""
+        first = page[0].seq if page else 0
+        results = [event.seq for event in page if event.type == "tool_result"]
+        with self.database.read() as connection:
+            row = self._sessions.require(connection, session)
+            calls = {
+                value(connection, reading.SELECT_ANSWERED, (row.number, seq)) for seq in results
+            }
+            wanted = sorted(seq for seq in calls if seq is not None and seq < first)
+            rows = [fetch(connection, reading.READ_PLAIN, (row.number, seq - 1, seq + 1, 1))[0] for seq in wanted]
+        whole = Page([*self.opener.events(session, rows), *page])
+        whole.next = page.next
+        return whole
+
+    def open_calls(self, session: str, after: int, limit: int) -> Page:
+        """Calls that have no result yet, ascending."""
+        with self.database.read() as connection:
+            row = self._sessions.find(connection, session)
+            if row is None:
+                return Page()
+            open_now = fetch(connection, reading.SELECT_OPEN, (row.number, after, limit))
+            rows = [fetch(connection, reading.READ_PLAIN, (row.number, seq - 1, seq + 1, 1))[0] for (seq,) in open_now]
+        page = Page(self.opener.events(session, rows))
+        page.next = open_now[-1][0] if len(open_now) == limit > 0 else None
+        return page
+
+    def event(self, event_id: str) -> Event:
+        """The event with this id. Raises UnknownReference."""
+        return reading.event_by_id(self.database, self.opener, event_id)
+
+    def lines(self, session: str, after: int = 0, before: int | None = None) -> Iterator[bytes]:
+        """The canonical lines of a session, in order. Memory is constant, snapshots are short."""
+        for block in self.blocks(session, after, before):
+            yield from (canonical_line(envelope, payload) for _, envelope, payload in block)
+
+    def blocks(
+        self, session: str, after: int = 0, before: int | None = None
+    ) -> Iterator[list[tuple[int, bytes, Payload]]]:
+        """(seq, envelope, payload answer) of a session, some hundreds at a time."""
+        while True:
+            rows = self._rows(reading.select, session, (after, before or LAST_SEQ, LINES_AT_ONCE), {}, 0).rows
+            if not rows:
+                return
+            payloads = self.opener.payloads(session, rows)
+            yield [(row[0], row[2], payload) for row, payload in zip(rows, payloads, strict=True)]
+            after = rows[-1][0]
+
+    def session_ids(self) -> list[str]:
+        """Every session, by id."""
+        with self.database.read() as connection:
+            return [row.name for row in self._sessions.all(connection)]
+
+    def summaries(self) -> list[SessionSummary]:
+        """Every session with its extent, by id."""
+        with self.database.read() as connection:
+            found = []
+            for row in self._sessions.all(connection):
+                head = value(connection, reading.SELECT_HEAD, (row.number,)) or row.base
+                first = value(connection, reading.SELECT_EXTENT, (row.number, row.base + 1))
+                last = value(connection, reading.SELECT_EXTENT, (row.number, head))
+                waiting = value(connection, reading.COUNT_OPEN, (row.number,))
+                extent = (_instant(first), _instant(last))
+                found.append(SessionSummary(row.name, row.tenant, head - row.base, *extent, waiting))
+            return found
+
+    def store_head(self) -> tuple[int, bytes]:
+        """(pos, store chain) of the newest event; (0, empty) in an empty store."""
+        with self.database.read() as connection:
+            rows = fetch(connection, reading.SELECT_STORE_HEAD)
+        return rows[0] if rows else (0, b"")
+
+    def changed_sessions(self, after_pos: int) -> list[str]:
+        """The sessions that got events after `after_pos`, by id."""
+        with self.database.read() as connection:
+            numbers = {number for (number,) in fetch(connection, reading.SELECT_CHANGED, (after_pos,))}
+            return [row.name for row in self._sessions.all(connection) if row.number in numbers]
+
+    def blob(self, event: Event, part: int) -> bytes:
+        """The content of one blob of an event. Raises UnknownReference, PayloadUnreadable."""
+        event.require_payload()
+        with self.database.read() as connection:
+            pos = value(connection, reading.SELECT_POS, (id_bytes(event.id),))
+            row = next((row for row in blobs.rows_of(connection, pos) if row.part == part), None)
+            if row is None:
+                raise UnknownReference("attachments", f"part {part} of {event.id}")
+            chunks = blobs.sealed_chunks(connection, row)
+        place = (self.store_id, id_bytes(event.id), event.session, event.seq)
+        answer = blobs.unseal(self.opener.keystore, row, chunks, place)
+        if not isinstance(answer, Live):
+            Event(event.envelope_bytes, answer).require_payload()
+            raise PayloadCorrupt(event.id)
+        return answer.data
+
+    def known(self, event_ids: Mapping[bytes, str]) -> dict[bytes, tuple[int, int]]:
+        """(session number, seq) of those ids that exist."""
+        found = {}
+        with self.database.read() as connection:
+            for event_id in event_ids:
+                for place in fetch(connection, reading.SELECT_KNOWN, (event_id,)):
+                    found[event_id] = place
+        return found
+
+
+def _instant(microseconds: int | None) -> str | None:
+    return None if microseconds is None else from_microseconds(microseconds)

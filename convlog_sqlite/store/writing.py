@@ -1,0 +1,363 @@
+"""Drafts to rows: everything an append writes, in one transaction.
+
+Before the transaction the slots are leased, so that their keys are durable first. Inside it: ids, `seq`, `pos` and the chains are given, references and pairing
+are checked, the payload is sealed to its place, and the rows go in together. A draft that is refused
+takes the whole call with it: nothing was written.
+
+Owns the tables `envelope`, `event`, `posting`, `link`, `slot`, `payload`, `idempotency`, `open_call`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from convlog_sqlite import canonical, sealing, strictjson
+from convlog_sqlite.database import Connection, Database, fetch, value
+from convlog_sqlite.drafts import Draft
+from convlog_sqlite.errors import IdempotencyConflict, PairingError, Refused, UnknownReference
+from convlog_sqlite.events import Event, Live
+from convlog_sqlite.instants import Clock, from_microseconds, id_bytes, id_text, new_event_id, to_microseconds
+from convlog_sqlite.keystore import Keystore
+from convlog_sqlite.store import blobs
+from convlog_sqlite.store.names import Names
+from convlog_sqlite.store.preparing import Prepared, prepare
+from convlog_sqlite.store.reading import FACETS, SELECT_STORE_HEAD, Opener, correlation_digest
+from convlog_sqlite.store.sessions import SessionRow, Sessions
+from convlog_sqlite.vocabulary import (
+    DEFAULT_SENSITIVITY,
+    LINKS,
+    SENSITIVITIES,
+    TYPES,
+)
+
+HIGHEST_SLOT: Final = "SELECT coalesce(max(number), -1) FROM slot"
+SELECT_SESSION_HEAD: Final = """
+SELECT e.seq, v.chain FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
+WHERE e.session = ? ORDER BY e.seq DESC LIMIT 1"""
+SELECT_REFERENCE: Final = """
+SELECT v.pos, v.session, v.seq, e.type, v.bytes FROM envelope AS v
+CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq WHERE v.id = ?"""
+SELECT_IDEMPOTENT: Final = "SELECT pos FROM idempotency WHERE digest = ?"
+SELECT_AT: Final = """
+SELECT v.seq, v.id, v.bytes, p.slot, p.sealed, v.commitment FROM envelope AS v
+LEFT JOIN payload AS p ON p.pos = v.pos WHERE v.pos = ?"""
+DELETE_OPEN: Final = "DELETE FROM open_call WHERE session = ? AND seq = ? RETURNING 1"
+
+INSERT_ENVELOPE: Final = "INSERT INTO envelope VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_EVENT: Final = "INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_POSTING: Final = "INSERT INTO posting VALUES (?, ?, ?, ?)"
+INSERT_LINK: Final = "INSERT OR IGNORE INTO link VALUES (?, ?, ?)"
+INSERT_SLOT: Final = "INSERT INTO slot VALUES (?, ?, ?)"
+INSERT_PAYLOAD: Final = "INSERT INTO payload VALUES (?, ?, ?)"
+INSERT_IDEMPOTENCY: Final = "INSERT INTO idempotency VALUES (?, ?)"
+INSERT_OPEN: Final = "INSERT INTO open_call VALUES (?, ?)"
+
+_SUBJECT_FACET: Final = 5
+# What a result takes from its call unless it says otherwise.
+_INHERITED: Final = ("tool", "task_id", "thread_id", "correlation_id")
+_NAMED: Final = ("agent", "role", "task_id", "thread_id", "tool", "kind", "performative", "state_key")
+_STORE_GIVEN: Final = frozenset({"v", "id", "seq", "ts", "session", "tenant"})
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The event that stands in the log for a draft; `new` is False when it stood there before."""
+
+    event: Event
+    new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """An event that a draft names."""
+
+    pos: int
+    session: int
+    seq: int
+    type: int
+    envelope: bytes
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The rows of one transaction, inserted together at its end."""
+
+    envelope: list[tuple[Any, ...]] = field(default_factory=list)
+    event: list[tuple[Any, ...]] = field(default_factory=list)
+    posting: list[tuple[int, int, int, int]] = field(default_factory=list)
+    link: list[tuple[int, int, int]] = field(default_factory=list)
+    slot: list[tuple[int, int, int]] = field(default_factory=list)
+    payload: list[tuple[int, int, bytes]] = field(default_factory=list)
+    idempotency: list[tuple[bytes, int]] = field(default_factory=list)
+    open_call: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def insert(self, connection: Connection) -> None:
+        for sql, rows in (
+            (INSERT_ENVELOPE, self.envelope),
+            (INSERT_EVENT, self.event),
+            (INSERT_POSTING, self.posting),
+            (INSERT_LINK, self.link),
+            (INSERT_SLOT, self.slot),
+            (INSERT_PAYLOAD, self.payload),
+            (INSERT_IDEMPOTENCY, self.idempotency),
+            (INSERT_OPEN, list(self.open_call.values())),
+        ):
+            if rows:
+                connection.executemany(sql, rows)
+
+
+class Batch:
+    """One write transaction on one session. Made inside a write block; `flush` inserts the rows."""
+
+    def __init__(self, writer: Writer, connection: Connection, session: SessionRow, slots: Iterator[tuple[int, bytes]]):
+        self._writer, self._connection, self._session, self._slots = writer, connection, session, slots
+        self._rows = _Rows()
+        self._fresh_names: dict[str, int] = {}
+        self._here: dict[bytes, _Reference] = {}
+        self._recorded: dict[bytes, int] = {}
+        head = fetch(connection, SELECT_SESSION_HEAD, (session.number,))
+        self._seq: int
+        self._chain: bytes
+        self._seq, self._chain = head[0] if head else (session.base, canonical.origin(writer.store_id, session.name))
+        last = fetch(connection, SELECT_STORE_HEAD)
+        self._pos: int
+        self._store_chain: bytes
+        self._pos, self._store_chain = last[0] if last else (0, canonical.origin(writer.store_id))
+
+    def add(self, prepared: Prepared) -> Appended:
+        """Record one draft. Raises Refused before anything of it is kept."""
+        digest = self._idempotency_digest(prepared)
+        first = self._first(prepared, digest)
+        if first is not None:
+            return Appended(first, new=False)
+        keys = dict(prepared.envelope)
+        parent, answered = self._resolve(keys)
+        nanoseconds = self._writer.clock()
+        event_id = prepared.event_id or new_event_id(nanoseconds)
+        self._seq, self._pos = self._seq + 1, self._pos + 1
+        microseconds = nanoseconds // 1000
+        keys |= {"id": id_text(event_id), "seq": self._seq, "ts": from_microseconds(microseconds)}
+        keys["session"] = self._session.name
+        if self._session.tenant is not None:
+            keys["tenant"] = self._session.tenant
+        envelope = canonical.envelope_bytes(keys)
+        self._seal(prepared, event_id, envelope)
+        self._index(keys, parent, answered, microseconds)
+        if digest is not None:
+            self._rows.idempotency.append((digest, self._pos))
+            self._recorded[digest] = self._pos
+        self._here[event_id] = _Reference(
+            self._pos, self._session.number, self._seq, TYPES[prepared.type], envelope
+        )
+        return Appended(Event(envelope, Live(prepared.payload)), new=True)
+
+    def flush(self) -> None:
+        """Insert the rows so far. The ids of new names count once the transaction committed: see `committed`."""
+        self._rows.insert(self._connection)
+        self._rows = _Rows()
+
+    def committed(self) -> None:
+        """The transaction committed: remember what it made."""
+        self._writer.names.remember(self._fresh_names)
+        self._writer.sessions.remember(self._session)
+
+    def _seal(self, prepared: Prepared, event_id: bytes, envelope: bytes) -> None:
+        slot, key = next(self._slots)
+        salt = os.urandom(sealing.SALT_BYTES)
+        name, seq, pos = self._session.name, self._seq, self._pos
+        bound_to = sealing.place(self._writer.store_id, event_id, name, seq, slot, 0)
+        self._rows.payload.append((pos, slot, sealing.seal(key, prepared.payload, bound_to, salt)))
+        self._rows.slot.append((slot, pos, 0))
+        commitment = canonical.commitment(salt, prepared.payload, [blob.digest for blob in prepared.blobs])
+        leaf = canonical.leaf(envelope, commitment)
+        self._chain = canonical.link(self._chain, leaf)
+        self._store_chain = canonical.link(self._store_chain, leaf)
+        self._rows.envelope.append(
+            (pos, self._session.number, seq, event_id, envelope, commitment, leaf, self._chain, self._store_chain)
+        )
+        for blob in prepared.blobs:
+            slot, key = next(self._slots)
+            self._rows.slot.append((slot, pos, blob.part))
+            blobs.insert(self._connection, blob, pos, slot, key, (self._writer.store_id, event_id, name, seq))
+
+    def _index(self, keys: dict[str, Any], parent: int | None, answered: int | None, microseconds: int) -> None:
+        session, seq, event_type = self._session.number, self._seq, TYPES[keys["type"]]
+        correlation = keys.get("correlation_id")
+        at = keys["source"].get("at") if "source" in keys else None
+        named = {key: self._intern(keys.get(key)) for key in _NAMED}
+        self._rows.event.append(
+            (
+                session, seq, self._pos, event_type, named["agent"], named["role"], named["task_id"],
+                named["thread_id"], named["tool"], named["kind"], named["performative"],
+                None if correlation is None else correlation_digest(correlation), named["state_key"],
+                SENSITIVITIES[keys.get("sensitivity", DEFAULT_SENSITIVITY)], parent, answered, microseconds,
+                microseconds if at is None else to_microseconds(at),
+            )
+        )  # fmt: skip
+        if event_type == TYPES["tool_call"]:
+            self._rows.open_call[seq] = (session, seq)
+        post = self._rows.posting.append
+        for key in ("agent", "task_id", "thread_id"):
+            name = named[key]
+            if name is not None:
+                post((session, FACETS[key], name, seq))
+        for recipient in keys.get("to", ()):
+            post((session, FACETS["to"], self._interned(recipient), seq))
+        for subject in keys.get("subjects", ()):
+            post((session, _SUBJECT_FACET, self._interned(subject), seq))
+
+    def _interned(self, text: str) -> int:
+        return self._writer.names.intern(self._connection, text, self._fresh_names)
+
+    def _intern(self, text: str | None) -> int | None:
+        return None if text is None else self._interned(text)
+
+    def _resolve(self, keys: dict[str, Any]) -> tuple[int | None, int | None]:
+        """Check every reference; (pos of the parent, seq of the call that this answers)."""
+        answered = None
+        if "call_id" in keys:
+            call = self._require("call_id", keys["call_id"])
+            answered = self._pair(keys, call)
+        parent = self._require("parent_id", keys["parent_id"]).pos if "parent_id" in keys else None
+        for number, link_type in enumerate(LINKS, 1):
+            for target in keys.get("links", {}).get(link_type, ()):
+                found = self._require(f"links/{link_type}", target)
+                self._rows.link.append((self._pos + 1, number, found.pos))
+        return parent, answered
+
+    def _pair(self, keys: dict[str, Any], call: _Reference) -> int:
+        call_id = keys["call_id"]
+        if call.type != TYPES["tool_call"]:
+            raise PairingError(call_id, "is not a tool_call")
+        if call.session != self._session.number:
+            raise PairingError(call_id, "belongs to another session")
+        open_here = self._rows.open_call.pop(call.seq, None)
+        if open_here is None and not fetch(self._connection, DELETE_OPEN, (call.session, call.seq)):
+            raise PairingError(call_id, "has a result already")
+        said: dict[str, Any] = strictjson.load(call.envelope)
+        keys.setdefault("parent_id", call_id)
+        for key in _INHERITED:
+            if key in said:
+                keys.setdefault(key, said[key])
+        return call.seq
+
+    def _require(self, pointer: str, event_id: str) -> _Reference:
+        wanted = id_bytes(event_id)
+        found = self._here.get(wanted)
+        if found is None:
+            rows = fetch(self._connection, SELECT_REFERENCE, (wanted,))
+            if not rows:
+                raise UnknownReference(pointer, event_id)
+            found = _Reference(*rows[0])
+        return found
+
+    def _idempotency_digest(self, prepared: Prepared) -> bytes | None:
+        if prepared.idempotency_key is None:
+            return None
+        digest = sealing.keyed_digest(
+            self._writer.keystore.pepper, "convlog/idempotency/1", self._session.name, prepared.idempotency_key
+        )
+        return digest[:16]
+
+    def _first(self, prepared: Prepared, digest: bytes | None) -> Event | None:
+        """The event that stands in the log for this draft already, if any."""
+        if prepared.event_id is not None:
+            if prepared.event_id in self._here:
+                return Event(self._here[prepared.event_id].envelope, Live(prepared.payload))
+            rows = fetch(self._connection, SELECT_REFERENCE, (prepared.event_id,))
+            if rows:
+                return Event(rows[0][4], Live(prepared.payload))
+        if digest is None:
+            return None
+        pos = self._recorded.get(digest) or value(self._connection, SELECT_IDEMPOTENT, (digest,))
+        return None if pos is None else self._repeated(prepared, pos)
+
+    def _repeated(self, prepared: Prepared, pos: int) -> Event:
+        """The event at `pos`, whose idempotency key `prepared` has. Raises IdempotencyConflict."""
+        self.flush()
+        row = fetch(self._connection, SELECT_AT, (pos,))[0]
+        payload, salt = self._writer.opener.payload_and_salt(self._session.name, row[:5])
+        first = Event(row[2], payload)
+        same = _says_the_same(prepared, first.envelope)
+        # What is erased or unreadable cannot be compared: the key outlives the content.
+        if isinstance(payload, Live):
+            same = same and _holds_the_same(prepared, salt, payload.data, row[5])
+            if not same:
+                raise IdempotencyConflict(first.id)
+        return first
+
+
+
+def _says_the_same(prepared: Prepared, recorded: dict[str, Any]) -> bool:
+    """Whether a draft's envelope says what was recorded, but for what the store gave or filled in."""
+    said = {key: item for key, item in prepared.envelope.items() if key not in _STORE_GIVEN}
+    filled_in = {"parent_id", *_INHERITED} if "call_id" in said else set()
+    others = set(recorded) - set(said) - filled_in - _STORE_GIVEN
+    return not others and all(recorded.get(key) == item for key, item in said.items())
+
+
+def _holds_the_same(prepared: Prepared, salt: bytes, payload: bytes, commitment: bytes) -> bool:
+    """Whether a draft's content is what was recorded. Blobs are compared through the commitment."""
+    said, recorded = strictjson.load(prepared.payload), strictjson.load(payload)
+    for mine, theirs in zip(said.get("attachments", ()), recorded.get("attachments", ()), strict=False):
+        mine["blob"] = theirs["blob"]  # random at each append
+    digests = [blob.digest for blob in prepared.blobs]
+    return bool(said == recorded) and canonical.commitment(salt, payload, digests) == commitment
+
+
+class Writer:
+    """Appends drafts. Safe to use from several threads."""
+
+    def __init__(self, database: Database, keystore: Keystore, store_id: bytes, clock: Clock) -> None:
+        self.database, self.keystore, self.store_id, self.clock = database, keystore, store_id, clock
+        self.names, self.sessions = Names(), Sessions()
+        self.opener = Opener(keystore, store_id)
+
+    def append(self, session: str, tenant: str | None, prepared: Sequence[Prepared]) -> list[Appended]:
+        """Record drafts in one transaction, all or none; the session is opened if it is new.
+
+        Returns once they are committed and, at full durability, synced. Raises Refused with `index`
+        set when one of several drafts is at fault, and nothing was written.
+        """
+        wanted = sum(1 + len(item.blobs) for item in prepared)
+        # One more for the opening of a session: it may turn out to be new inside the transaction.
+        slots = iter(self.keystore.take(wanted + 1, self._highest_slot))
+        with self.database.write() as connection:
+            batch, opening = self._open(connection, session, tenant, slots)
+            if opening is not None:
+                batch.add(prepare(opening(prepared[0].envelope["agent"]), self.keystore.pepper))
+            appended = []
+            for index, item in enumerate(prepared):
+                try:
+                    appended.append(batch.add(item))
+                except Refused as refused:
+                    raise (refused.at(index) if len(prepared) > 1 else refused) from None
+            batch.flush()
+        batch.committed()
+        self.keystore.give_back(list(slots))
+        return appended
+
+    def _open(
+        self, connection: Connection, session: str, tenant: str | None, slots: Iterator[tuple[int, bytes]]
+    ) -> tuple[Batch, Callable[[str], Draft] | None]:
+        row = self.sessions.find(connection, session)
+        if row is not None:
+            if tenant is not None and row.tenant != tenant:
+                raise UnknownReference("session", session)
+            return Batch(self, connection, row, slots), None
+        fresh: dict[str, int] = {}
+        number = None if tenant is None else self.names.intern(connection, tenant, fresh)
+        row = self.sessions.insert(connection, session, tenant, number)
+        return Batch(self, connection, row, slots), _opening
+
+    def _highest_slot(self) -> int:
+        with self.database.read() as connection:
+            highest: int = value(connection, HIGHEST_SLOT)
+        return highest
+
+
+def _opening(agent: str) -> Draft:
+    return Draft(type="mutation", agent=agent, kind="session-opened")

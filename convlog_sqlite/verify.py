@@ -1,0 +1,303 @@
+"""verify: check everything that can be checked, and say what is wrong, all of it.
+
+It yields findings and never stops at the first. Severity `fault` is something that must not be;
+`note` is worth knowing (a mirror that lags, a keystore that is locked). Rules, by name:
+
+    database           SQLite's own quick check
+    pos, seq           numbers without gaps
+    leaf, chain        an envelope was changed, removed or put in another place
+    store-chain        the same, over the whole store
+    anchor             the head that was kept elsewhere is not in this log: it was cut or rewritten
+    index              what the index tables say of an event is not what its envelope says
+    payload-missing    the sealed payload is not there, and nothing says that it was erased
+    payload-corrupt    the sealed payload, or a blob, does not open
+    key-lost           the key is gone without a redaction
+    commitment         the content is not what the envelope's commitment was made of
+    pairing            a result without its call, a call with two results, a wrong list of open calls
+    keystore-locked    content could not be checked: the key-encryption key is not here
+    mirror-differs     a mirror file is not what the log says
+    mirror-behind      a mirror file lags; the next append or `convlog export --mirror` brings it up
+
+An unkeyed chain finds accidents and partial edits. Whoever may write the file can make it anew from an
+event on, and the newest events can be cut off; an anchor kept elsewhere shows both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from convlog_sqlite import canonical, strictjson
+from convlog_sqlite.database import Connection, fetch, value
+from convlog_sqlite.events import Erased, Live, Locked, Lost, Payload
+from convlog_sqlite.findings import Finding
+from convlog_sqlite.instants import id_text
+from convlog_sqlite.mirror import Mirror
+from convlog_sqlite.store import blobs
+from convlog_sqlite.store.reader import Reader
+from convlog_sqlite.store.reading import correlation_digest
+from convlog_sqlite.vocabulary import TYPE_NAMES
+
+QUICK_CHECK: Final = "PRAGMA quick_check"
+WALK: Final = """
+SELECT v.pos, v.session, v.seq, v.id, v.bytes, v.commitment, v.leaf, v.chain, v.store_chain, p.slot, p.sealed,
+       e.pos, e.type, e.agent, e.task, e.thread, e.tool, e.kind, e.performative, e.correlation, e.answers
+FROM envelope AS v LEFT JOIN event AS e ON e.session = v.session AND e.seq = v.seq
+LEFT JOIN payload AS p ON p.pos = v.pos WHERE v.pos > ? ORDER BY v.pos LIMIT 500"""
+SELECT_SESSION_ROWS: Final = "SELECT id, name, base FROM session"
+SELECT_NAMES: Final = "SELECT id, text FROM name"
+SELECT_BLOB_EVENTS: Final = "SELECT DISTINCT pos FROM blob WHERE pos BETWEEN ? AND ?"
+SELECT_STORE_CHAIN: Final = "SELECT store_chain FROM envelope WHERE pos = ?"
+UNPAIRED_RESULTS: Final = """
+SELECT r.session, r.seq FROM event AS r LEFT JOIN event AS c ON c.session = r.session AND c.seq = r.answers
+WHERE r.answers IS NOT NULL AND (c.type IS NULL OR c.type <> 2 OR c.seq >= r.seq)"""
+TWICE_ANSWERED: Final = """
+SELECT session, answers FROM event WHERE answers IS NOT NULL GROUP BY session, answers HAVING count(*) > 1"""
+WRONGLY_OPEN: Final = """
+SELECT session, seq FROM open_call
+EXCEPT SELECT session, seq FROM event WHERE type = 2
+UNION
+SELECT o.session, o.seq FROM open_call AS o JOIN event AS r ON r.session = o.session AND r.answers = o.seq"""
+MISSING_OPEN: Final = """
+SELECT session, seq FROM event WHERE type = 2
+EXCEPT SELECT session, answers FROM event WHERE answers IS NOT NULL
+EXCEPT SELECT session, seq FROM open_call"""
+UNINDEXED: Final = """
+SELECT e.session, e.seq FROM event AS e LEFT JOIN envelope AS v ON v.pos = e.pos
+WHERE v.pos IS NULL OR v.session <> e.session OR v.seq <> e.seq"""
+
+_INDEXED: Final = ("agent", "task_id", "thread_id", "tool", "kind", "performative")
+_BLOCK: Final = 1 << 20
+
+
+class _Row(NamedTuple):
+    pos: int
+    session: int
+    seq: int
+    id: bytes
+    envelope: bytes
+    commitment: bytes
+    leaf: bytes
+    chain: bytes
+    store_chain: bytes
+    slot: int | None
+    sealed: bytes | None
+    index_pos: int | None
+    type: int
+    names: tuple[int | None, ...]
+    correlation: int | None
+    answers: int | None
+
+
+@dataclass(slots=True)
+class _Walk:
+    """What a walk over the whole log has to remember: a few numbers for each session."""
+
+    reader: Reader
+    wanted: frozenset[str]
+    sessions: dict[int, tuple[str, int]] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    heads: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    pos: int = 0
+    store_chain: bytes = b""
+    locked: bool = False
+
+    def is_wanted(self, session: str | None) -> bool:
+        return not self.wanted or session in self.wanted
+
+
+def verify(
+    reader: Reader, mirror: Mirror | None, sessions: Sequence[str] = (), anchor: tuple[str, int, str] | None = None
+) -> Iterator[Finding]:
+    """Findings about the whole store, or about some sessions of it. `anchor` is (store id, pos, chain in hex)."""
+    walk = _Walk(reader, frozenset(sessions), store_chain=canonical.origin(reader.store_id))
+    yield from _database(reader)
+    for rows in _pages(walk):
+        yield from _check_rows(walk, rows)
+    yield from _pairing(walk)
+    if anchor is not None:
+        yield from _anchor(reader, *anchor)
+    if mirror is not None and mirror.enabled:
+        for session in reader.session_ids():
+            if walk.is_wanted(session):
+                yield from _mirror(reader, mirror, session)
+
+
+def _database(reader: Reader) -> Iterator[Finding]:
+    with reader.database.read() as connection:
+        said = [row[0] for row in fetch(connection, QUICK_CHECK)]
+    yield from (Finding("database", str(text)) for text in said if text != "ok")
+
+
+def _pages(walk: _Walk) -> Iterator[list[_Row]]:
+    while True:
+        with walk.reader.database.read() as connection:
+            found = fetch(connection, WALK, (walk.pos,))
+            if not found:
+                return
+            _learn(walk, connection)
+        yield [_Row._make([*row[:13], row[13:19], *row[19:]]) for row in found]
+
+
+def _learn(walk: _Walk, connection: Connection) -> None:
+    """Sessions and names only ever grow: read them again when there may be new ones."""
+    walk.sessions = {number: (name, base) for number, name, base in fetch(connection, SELECT_SESSION_ROWS)}
+    walk.names = dict(fetch(connection, SELECT_NAMES))
+
+
+def _check_rows(walk: _Walk, rows: list[_Row]) -> Iterator[Finding]:
+    reader = walk.reader
+    keys = iter(reader.opener.keystore.read([row.slot for row in rows if row.slot is not None]))
+    with reader.database.read() as connection:
+        with_blobs = {pos for (pos,) in fetch(connection, SELECT_BLOB_EVENTS, (rows[0].pos, rows[-1].pos))}
+    for row in rows:
+        session, base = walk.sessions.get(row.session, (None, 0))
+        key: bytes | Payload | None = None if row.slot is None else next(keys)
+        found = [*_chains(walk, row, session or "", base), *_index(walk, row, session or "")]
+        found += _payload(walk, row, session or "", key, with_blobs)
+        if walk.is_wanted(session):
+            for rule, detail, severity in found:
+                yield Finding(rule, detail, session, row.seq, id_text(row.id), severity)
+
+
+_Found = tuple[str, str, str]  # rule, detail, severity
+
+
+def _chains(walk: _Walk, row: _Row, session: str, base: int) -> Iterator[_Found]:
+    if row.pos != walk.pos + 1:
+        yield "pos", f"{row.pos} follows {walk.pos}", "fault"
+    seq, chain = walk.heads.get(row.session, (base, canonical.origin(walk.reader.store_id, session)))
+    if row.seq != seq + 1:
+        yield "seq", f"{row.seq} follows {seq}", "fault"
+    leaf = canonical.leaf(row.envelope, row.commitment)
+    if leaf != row.leaf:
+        yield "leaf", "the envelope or its commitment was changed", "fault"
+    if canonical.link(chain, leaf) != row.chain:
+        yield "chain", "the event does not follow on the one before it in its session", "fault"
+    if canonical.link(walk.store_chain, leaf) != row.store_chain:
+        yield "store-chain", "the event does not follow on the one before it in the store", "fault"
+    # Go on from what stands there, so that one change is found once and not at every event behind it.
+    walk.pos, walk.store_chain = row.pos, row.store_chain
+    walk.heads[row.session] = (row.seq, row.chain)
+
+
+def _index(walk: _Walk, row: _Row, session: str) -> Iterator[_Found]:
+    said: dict[str, Any] = strictjson.load(row.envelope)
+    if row.index_pos != row.pos:
+        yield "index", "the event is not in the index", "fault"
+        return
+    correlation = said.get("correlation_id")
+    recorded = (
+        said.get("id") == id_text(row.id),
+        said.get("seq") == row.seq,
+        said.get("session") == session,
+        said.get("type") == TYPE_NAMES.get(row.type),
+        (None if correlation is None else correlation_digest(correlation)) == row.correlation,
+        all(
+            said.get(key) == (None if number is None else walk.names.get(number))
+            for key, number in zip(_INDEXED, row.names, strict=True)
+        ),
+    )
+    if not all(recorded):
+        yield "index", "the index does not say what the envelope says", "fault"
+
+
+def _payload(
+    walk: _Walk, row: _Row, session: str, key: bytes | Payload | None, with_blobs: set[int]
+) -> Iterator[_Found]:
+    if key is None or row.slot is None:
+        yield "payload-missing", "the sealed payload is not there", "fault"
+    elif isinstance(key, Locked):
+        if not walk.locked:
+            yield "keystore-locked", "content cannot be checked: the key-encryption key is not here", "note"
+        walk.locked = True
+    elif isinstance(key, Lost):
+        yield "key-lost", f"slot {row.slot} holds no key, and no redaction says why", "fault"
+    elif isinstance(key, bytes):
+        payload, salt = walk.reader.opener.open(session, (row.seq, row.id, row.envelope, row.slot, row.sealed), key)
+        if not isinstance(payload, Live):
+            yield "payload-corrupt", "the sealed payload does not open", "fault"
+            return
+        digests: list[bytes] = []
+        if row.pos in with_blobs:
+            broken, digests = _blob_digests(walk.reader, row, session)
+            yield from broken
+        if canonical.commitment(salt, payload.data, digests) != row.commitment:
+            yield "commitment", "the content is not what the envelope commits to", "fault"
+
+
+def _blob_digests(reader: Reader, row: _Row, session: str) -> tuple[list[_Found], list[bytes]]:
+    found: list[_Found] = []
+    digests = []
+    with reader.database.read() as connection:
+        stored = [(blob, blobs.sealed_chunks(connection, blob)) for blob in blobs.rows_of(connection, row.pos)]
+    for blob, chunks in stored:
+        answer = blobs.unseal(reader.opener.keystore, blob, chunks, (reader.store_id, row.id, session, row.seq))
+        if isinstance(answer, Live):
+            digests.append(hashlib.sha256(answer.data).digest())
+        elif not isinstance(answer, Erased):
+            rule = "key-lost" if isinstance(answer, Lost) else "payload-corrupt"
+            found.append((rule, f"blob {blob.part} cannot be read", "fault"))
+    return found, digests
+
+
+def _pairing(walk: _Walk) -> Iterator[Finding]:
+    checks = (
+        (UNPAIRED_RESULTS, "pairing", "the result answers no call before it"),
+        (TWICE_ANSWERED, "pairing", "the call has two results"),
+        (WRONGLY_OPEN, "pairing", "listed as open, but no unanswered call"),
+        (MISSING_OPEN, "pairing", "the call has no result and is not listed as open"),
+        (UNINDEXED, "index", "the index names an event that is not there"),
+    )
+    for sql, rule, detail in checks:
+        with walk.reader.database.read() as connection:
+            rows = fetch(connection, sql)
+        for number, seq in rows:
+            session = walk.sessions.get(number, (None, 0))[0]
+            if walk.is_wanted(session):
+                yield Finding(rule, detail, session, seq)
+
+
+def _anchor(reader: Reader, store: str, pos: int, chain: str) -> Iterator[Finding]:
+    if store != id_text(reader.store_id):
+        yield Finding("anchor", "the anchor is of another store")
+        return
+    with reader.database.read() as connection:
+        found = value(connection, SELECT_STORE_CHAIN, (pos,))
+    if found is None and pos > 0:
+        yield Finding("anchor", f"the log ends before position {pos}: newer events were cut off")
+    elif found is not None and found.hex() != chain:
+        yield Finding("anchor", f"the log was rewritten at or before position {pos}")
+
+
+def _mirror(reader: Reader, mirror: Mirror, session: str) -> Iterator[Finding]:
+    """Compare a mirror file with the log, block by block."""
+    try:
+        file = mirror.path(session).open("rb")
+    except FileNotFoundError:
+        yield Finding("mirror-behind", "there is no file", session, severity="note")
+        return
+    seq = 0
+    with file:
+        while True:
+            block = list(reader.lines(session, seq, seq + 1 + 500))
+            expected = b"".join(block)
+            found = file.read(len(expected) or _BLOCK)
+            if not block:
+                if found.endswith(b"\n") and reader.head(session) <= seq:
+                    yield Finding("mirror-differs", "the file goes on where the log ends", session, seq)
+                if not found or reader.head(session) <= seq:
+                    return
+                file.seek(-len(found), 1)  # an append landed while we looked
+                continue
+            if found != expected:
+                whole = found[: found.rfind(b"\n") + 1]
+                if expected.startswith(whole) and len(found) < len(expected):
+                    yield Finding("mirror-behind", "the file lags", session, severity="note")
+                else:
+                    same = sum(1 for mine, theirs in zip(block, found.splitlines(keepends=True)) if mine == theirs)
+                    yield Finding("mirror-differs", "the file is not what the log says", session, seq + same + 1)
+                return
+            seq += len(block)

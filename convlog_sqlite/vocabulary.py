@@ -1,0 +1,89 @@
+"""The closed word lists of the log, and the names and codes that stored bytes rest on.
+
+A code that stands here is written into files: codes are only ever added, never changed or used again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FORMAT_VERSION: Final = 1
+STORE_SESSION: Final = "_store"
+STORE_AGENT: Final = "convlog"
+
+TYPES: Final = {"message": 1, "tool_call": 2, "tool_result": 3, "mutation": 4}
+TYPE_NAMES: Final = {code: name for name, code in TYPES.items()}
+
+# FIPA SC00037J, the communicative acts.
+PERFORMATIVES: Final = frozenset(
+    {
+        "accept-proposal", "agree", "cancel", "cfp", "confirm", "disconfirm", "failure", "inform",
+        "inform-if", "inform-ref", "not-understood", "propagate", "propose", "proxy", "query-if",
+        "query-ref", "refuse", "reject-proposal", "request", "request-when", "request-whenever", "subscribe",
+    }
+)  # fmt: skip
+
+STATUSES: Final = frozenset({"ok", "error", "denied", "interrupted"})
+LINKS: Final = ("authorized_by", "evidence", "supersedes", "derived_from")
+EFFECT_STATES: Final = frozenset({"proposed", "attempted", "committed", "compensated"})
+
+SENSITIVITIES: Final = {"public": 1, "internal": 2, "confidential": 3, "restricted": 4}
+DEFAULT_SENSITIVITY: Final = "internal"
+
+REASONS: Final = {
+    "subject_request": 1,
+    "secret_leak": 2,
+    "retention": 3,
+    "legal_order": 4,
+    "user_delete": 5,
+    "operator": 6,
+    "test": 7,
+}
+REASON_NAMES: Final = {code: name for name, code in REASONS.items()}
+
+# What each kind of mutation that convlog itself writes or folds means. Any other kebab-case kind is
+# allowed and kept. `tilldone-*` and `effect-*` are families.
+KINDS: Final = {
+    "session-opened": "the session exists from here on",
+    "session-closed": "nothing more is expected in the session",
+    "agent-joined": "an agent takes part",
+    "agent-spawned": "an agent was started by another",
+    "agent-left": "an agent no longer takes part",
+    "role-granted": "an agent holds a role",
+    "role-revoked": "an agent no longer holds a role",
+    "skill-activated": "an agent loaded a skill",
+    "task-created": "a task exists",
+    "task-assigned": "a task was given to an agent",
+    "task-claimed": "an agent took a task",
+    "task-released": "an agent gave a task back",
+    "task-started": "work on a task began",
+    "task-blocked": "a task waits for something",
+    "task-done": "a task is finished",
+    "task-failed": "a task ended without its result",
+    "task-depends": "a task waits for another",
+    "tilldone-*": "a step of a tilldone list",
+    "plan-set": "the plan is now this",
+    "decision-made": "something was decided",
+    "state-set": "a piece of state has a new value",
+    "context-compacted": "a harness replaced older context by a summary",
+    "effect-*": "a step of an effect in the outside world",
+    "redaction": "content was erased",
+    "memory-promoted": "a claim became memory",
+    "memory-retracted": "a claim left memory",
+    "view-defined": "a view has a new definition",
+    "policy-set": "a retention policy has a new version",
+    "policy-removed": "a retention policy ended",
+    "hold-placed": "content must not be erased",
+    "hold-released": "a hold ended",
+    "keys-rotated": "the key-encryption key changed",
+}
+
+# The key of a piece of state that a task mutation sets, unless the caller gives one.
+TASK_STATE_KEY: Final = "task/{task_id}"
+
+MAX_NAME: Final = 256  # characters
+MAX_NESTING: Final = 200  # levels of arrays and objects in one payload value
+MAX_EVENT: Final = 16 * 1024 * 1024  # bytes of payload in one event, attachments apart
+INLINE_LIMIT: Final = 8 * 1024  # bytes of JSON of one value kept in the line
+MIN_INTEGER: Final = -(2**63)
+MAX_INTEGER: Final = 2**64 - 1
