@@ -43,6 +43,7 @@ from convlog_sqlite.errors import (
 )
 from convlog_sqlite.events import Corrupt, Erased, Event, Live, Locked, Lost, Payload
 from convlog_sqlite.findings import Finding
+from convlog_sqlite.importing import HARNESSES, ImportReport, import_transcripts
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.session import EventKeys, Filters, Session
@@ -65,8 +66,10 @@ __all__ = [
     "Finding",
     "ForeignDraft",
     "ForkedHandle",
+    "HARNESSES",
     "IdempotencyConflict",
     "ImportFailed",
+    "ImportReport",
     "InvalidEvent",
     "KeystoreUnusable",
     "Live",
@@ -97,5 +100,6 @@ __all__ = [
     "UnknownReference",
     "UnsupportedFilesystem",
     "UnsupportedPlatform",
+    "import_transcripts",
     "parse_json",
 ]

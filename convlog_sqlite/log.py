@@ -22,13 +22,14 @@ from convlog_sqlite.errors import InvalidEvent, NotAStore, Refused, StoreReadOnl
 from convlog_sqlite.events import Event
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.follow import Waiter
-from convlog_sqlite.instants import Clock, from_microseconds, id_text, system_clock
+from convlog_sqlite.instants import Clock, derived_event_id, from_microseconds, id_bytes, id_text, system_clock
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.session import Session
 from convlog_sqlite.status import status
 from convlog_sqlite.store import copies, opening
-from convlog_sqlite.store.preparing import prepare
+from convlog_sqlite.store.preparing import foreign_digest, prepare
 from convlog_sqlite.store.reader import Reader, SessionSummary
+from convlog_sqlite.store.writing import Appended
 from convlog_sqlite.verify import verify
 from convlog_sqlite.vocabulary import STORE_SESSION
 
@@ -60,6 +61,8 @@ class ConversationLog:
         self.reader = Reader(store.database, store.writer)
         self._author: str | None = None
         self._mirror = self._open_mirror()
+        if created and self._mirror is not None and self._mirror.enabled:
+            self._mirror.after_append(STORE_SESSION)
 
     @classmethod
     def open(
@@ -188,23 +191,39 @@ class ConversationLog:
 
     def append_drafts(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> list[Event]:
         """Record drafts in one session, all or none. `Session.append` and `append_many` are this."""
+        if self.path is None:
+            self._check_author(drafts)
+        appended = self._append(session, tenant, [(None, draft) for draft in drafts])
+        if self._mirror is not None and self._mirror.enabled:
+            self._mirror.after_append(session)
+        return [item.event for item in appended]
+
+    def append_foreign(self, session: str, drafts: Sequence[tuple[str, Draft]]) -> int:
+        """Record drafts under ids that `foreign_id` gave, all or none; how many were not there before.
+
+        The mirror is brought up to date by the caller, once an import is through.
+        """
+        return sum(item.new for item in self._append(session, None, drafts))
+
+    def foreign_id(self, harness: str, key: str) -> str:
+        """The event id that belongs to a native identity of a harness: a keyed digest, the same for ever."""
+        return id_text(derived_event_id(foreign_digest(self._store.keystore.pepper, harness, key)))
+
+    def _append(
+        self, session: str, tenant: str | None, drafts: Sequence[tuple[str | None, Draft]]
+    ) -> list[Appended]:
         if self._store.database.read_only:
             raise StoreReadOnly(self.path or ":memory:", "this handle was opened read-only")
         if session == STORE_SESSION:
             raise InvalidEvent("/session", "_store is convlog's own; callers do not write there")
-        if self.path is None:
-            self._check_author(drafts)
         pepper = self._store.keystore.pepper
         prepared = []
-        for index, draft in enumerate(drafts):
+        for index, (event_id, draft) in enumerate(drafts):
             try:
-                prepared.append(prepare(draft, pepper))
+                prepared.append(prepare(draft, pepper, id_bytes(event_id) if event_id else None))
             except Refused as refused:
                 raise (refused.at(index) if len(drafts) > 1 else refused) from None
-        appended = self._store.writer.append(session, tenant, prepared)
-        if self._mirror is not None and self._mirror.enabled:
-            self._mirror.after_append(session)
-        return [item.event for item in appended]
+        return self._store.writer.append(session, tenant, prepared)
 
     def _check_author(self, drafts: Sequence[Draft]) -> None:
         for draft in drafts:

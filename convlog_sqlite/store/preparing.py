@@ -91,6 +91,6 @@ def subject_digest(pepper: bytes, name: str) -> str:
     return sealing.keyed_digest(pepper, "convlog/subject/1", name)[:16].hex()
 
 
-def foreign_event_id(pepper: bytes, harness: str, key: str) -> bytes:
+def foreign_digest(pepper: bytes, harness: str, key: str) -> bytes:
     """The keyed digest that an imported event's id is made of: 32 bytes."""
     return sealing.keyed_digest(pepper, "convlog/foreign/1", harness, key)

@@ -5,7 +5,7 @@ Whatever is derived from the log (mirror, verify, projections) gets a Reader and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -40,6 +40,14 @@ class SessionSummary:
     first_ts: str | None
     last_ts: str | None
     open_calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An event that exists: its session, and whether it is a call without a result."""
+
+    session: str
+    is_open: bool
 
 
 class Reader:
@@ -187,13 +195,13 @@ class Reader:
             raise PayloadCorrupt(event.id)
         return answer.data
 
-    def known(self, event_ids: Mapping[bytes, str]) -> dict[bytes, tuple[int, int]]:
-        """(session number, seq) of those ids that exist."""
+    def known(self, event_ids: Collection[str]) -> dict[str, Known]:
+        """Where those of `event_ids` are that exist."""
         found = {}
         with self.database.read() as connection:
             for event_id in event_ids:
-                for place in fetch(connection, reading.SELECT_KNOWN, (event_id,)):
-                    found[event_id] = place
+                for session, is_open in fetch(connection, reading.SELECT_KNOWN, (id_bytes(event_id),)):
+                    found[event_id] = Known(session, bool(is_open))
         return found
 
 

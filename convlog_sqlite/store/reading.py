@@ -105,9 +105,10 @@ COUNT_OPEN: Final = "SELECT count(*) FROM open_call WHERE session = ?"
 SELECT_ANSWERED: Final = "SELECT answers FROM event WHERE session = ?1 AND seq = ?2"
 SELECT_STORE_HEAD: Final = "SELECT pos, store_chain FROM envelope ORDER BY pos DESC LIMIT 1"
 SELECT_CHANGED: Final = "SELECT DISTINCT session FROM envelope WHERE pos > ?"
-SELECT_KNOWN: Final = "SELECT session, seq FROM envelope WHERE id = ?"
+SELECT_KNOWN: Final = """
+SELECT s.name, EXISTS (SELECT 1 FROM open_call AS o WHERE o.session = v.session AND o.seq = v.seq)
+FROM envelope AS v JOIN session AS s ON s.id = v.session WHERE v.id = ?"""
 SELECT_POS: Final = "SELECT pos FROM envelope WHERE id = ?"
-SELECT_IS_OPEN: Final = "SELECT 1 FROM open_call WHERE session = ?1 AND seq = ?2"
 
 Row = tuple[int, bytes, bytes, int | None, bytes | None]  # seq, id, envelope, slot, sealed
 

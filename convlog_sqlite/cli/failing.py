@@ -1,0 +1,50 @@
+"""Exit statuses, and the one line that stands on stderr when something did not work.
+
+    0 done                         4 the store cannot be used
+    1 a check found faults         5 asked-for content is not readable
+    2 usage                        6 erasure incomplete
+    3 refused, nothing written     130 interrupted
+
+What is expected ends in a line and one of these. Anything else is a defect and shows its traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final, NoReturn
+
+import typer
+
+from convlog_sqlite import ConvlogError, ImportFailed, PayloadUnreadable, Refused, StoreError
+
+DONE: Final = 0
+FAULTS: Final = 1
+USAGE: Final = 2
+REFUSED: Final = 3
+UNUSABLE: Final = 4
+UNREADABLE: Final = 5
+INTERRUPTED: Final = 130
+
+_STATUSES: Final[tuple[tuple[type[ConvlogError], int], ...]] = (
+    (Refused, REFUSED),
+    (ImportFailed, REFUSED),
+    (StoreError, UNUSABLE),
+    (PayloadUnreadable, UNREADABLE),
+)
+
+
+def status_of(error: ConvlogError) -> int:
+    """The exit status that `error` ends in."""
+    return next(status for kind, status in _STATUSES if isinstance(error, kind))
+
+
+def complain(text: str) -> None:
+    """Say one line on stderr, whatever characters are in it."""
+    shown = "".join(mark if mark.isprintable() else ascii(mark)[1:-1] for mark in text)
+    print(f"convlog: {shown}", file=sys.stderr)
+
+
+def fail(status: int, text: str) -> NoReturn:
+    """Say why, and end with `status`."""
+    complain(text)
+    raise typer.Exit(status)

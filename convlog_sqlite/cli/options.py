@@ -1,0 +1,103 @@
+"""What several verbs share: the options in front of and behind a verb, and the store they open."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Annotated, Any
+
+import typer
+
+from convlog_sqlite import ConversationLog, ConvlogError, Session
+from convlog_sqlite.cli.failing import REFUSED, complain, fail
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What stood in front of the verb."""
+
+    store: str | None = None
+    keys: str | None = None
+    colour: bool | None = None
+
+
+def settings(context: typer.Context) -> Settings:
+    """What stood in front of the verb."""
+    found = context.obj
+    return found if isinstance(found, Settings) else Settings()
+
+
+@contextmanager
+def reading(context: typer.Context, store: str | None) -> Iterator[ConversationLog]:
+    """The store, to be read only. It is never made here."""
+    given = settings(context)
+    with ConversationLog.open(store or given.store, create=False, read_only=True, keys=given.keys) as log:
+        yield log
+
+
+@contextmanager
+def writing(context: typer.Context, store: str | None, *, create: bool) -> Iterator[ConversationLog]:
+    """The store, to be written to. Making one is said on stderr."""
+    given = settings(context)
+    with ConversationLog.open(store or given.store, create=create, keys=given.keys) as log:
+        if log.created:
+            complain(f"made a new store: {log.path}")
+        yield log
+
+
+def existing(log: ConversationLog, session_id: str) -> Session:
+    """The session, which has events. Ends with status 3 and the names that are close when it has none."""
+    session = log.session(session_id)
+    if not session.head:
+        names = [summary.id for summary in log.sessions()]
+        close = get_close_matches(session_id, names)
+        hint = f"; did you mean {' or '.join(close)}?" if close else "; `convlog sessions` lists those that do"
+        fail(REFUSED, f"session {session_id!r} does not exist{hint}")
+    return session
+
+
+def complete_session(context: typer.Context, incomplete: str) -> list[str]:
+    """Session ids for the shell's completion; none when there is no store to ask."""
+    try:
+        with reading(context, None) as log:
+            return [summary.id for summary in log.sessions() if summary.id.startswith(incomplete)]
+    except ConvlogError:
+        return []
+
+
+def say(text: str) -> None:
+    """One line of text on stdout; what the terminal's encoding lacks is replaced."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.buffer.write(text.encode(encoding, "replace") + b"\n")
+
+
+def put(data: bytes) -> None:
+    """Bytes on stdout, as they are."""
+    sys.stdout.buffer.write(data)
+
+
+def put_json(value: Any) -> None:
+    """One JSON value on one line on stdout."""
+    put(json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode() + b"\n")
+
+
+def usage_error(message: str, option: str) -> typer.BadParameter:
+    """To be raised when an option cannot be used as it was given: status 2."""
+    return typer.BadParameter(message, param_hint=f"'{option}'")
+
+
+StoreOption = Annotated[
+    str | None,
+    typer.Option("--store", metavar="DIR", help="The store's directory. Default: CONVLOG_STORE, else the nearest .convlog upward."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON also on a terminal.", show_default=False)]
+SessionArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SESSION", envvar="CONVLOG_SESSION", show_default=False, autocompletion=complete_session, help="Session id."
+    ),
+]
