@@ -52,6 +52,7 @@ from convlog_sqlite.strictjson import parse as parse_json
 
 __all__ = [
     "ABSENT",
+    "HARNESSES",
     "Anchor",
     "Attachment",
     "ConversationLog",
@@ -66,7 +67,6 @@ __all__ = [
     "Finding",
     "ForeignDraft",
     "ForkedHandle",
-    "HARNESSES",
     "IdempotencyConflict",
     "ImportFailed",
     "ImportReport",

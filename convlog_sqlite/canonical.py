@@ -1,15 +1,15 @@
-"""The one byte form of an event, version 1: envelope, payload, commitment, leaf and chain.
+r"""The one byte form of an event, version 1: envelope, payload, commitment, leaf and chain.
 
 Envelope   one JSON object, UTF-8, no white space, the keys of ENVELOPE_KEYS in that order, absent keys
            left out. It begins with `{"v":1,`.
 Payload    one JSON object with the keys of PAYLOAD_KEYS in that order, absent keys left out.
-Commitment HMAC-SHA256(salt, "convlog/payload/1\\0" | payload), or where blobs belong to the event
-           HMAC-SHA256(salt, "convlog/payload+blobs/1\\0" | u64 length of payload | payload | SHA-256 of
+Commitment HMAC-SHA256(salt, "convlog/payload/1\0" | payload), or where blobs belong to the event
+           HMAC-SHA256(salt, "convlog/payload+blobs/1\0" | u64 length of payload | payload | SHA-256 of
            each blob in turn). The 32-byte salt exists only inside the sealed payload and dies with its
            key: then the commitment says nothing about the content any more.
 Leaf       SHA-256(0x00 | u64 length of envelope | envelope | commitment)
 Chain      SHA-256(0x01 | chain before | leaf). Before the first event stands
-           SHA-256(0x02 | "convlog/chain/1\\0" | store id | scope), where scope is the session id, or
+           SHA-256(0x02 | "convlog/chain/1\0" | store id | scope), where scope is the session id, or
            nothing for the chain over the whole store.
 
 The domain bytes 0, 1, 2 keep a leaf, a link and an origin from ever being taken for one another

@@ -92,7 +92,9 @@ def translated(path: str) -> Iterator[None]:
         raise kind(path, rule) from error
 
 
-def connect(path: str, *, read_only: bool = False, create: bool = False, synchronous: str = "FULL") -> Connection:
+def connect(
+    path: str, *, read_only: bool = False, create: bool = False, synchronous: str = "FULL"
+) -> Connection:
     """One connection, with every setting that safety rests on."""
     mode = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     connection = apsw.Connection(path, flags=mode | (apsw.SQLITE_OPEN_CREATE if create else 0))

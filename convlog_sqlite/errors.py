@@ -84,7 +84,9 @@ class SchemaTooNew(StoreError):
 
     def __init__(self, path: str | Path, found: int, known: int) -> None:
         self.found, self.known = found, known
-        super().__init__(path, f"schema {found} is newer than the {known} this convlog knows; upgrade convlog")
+        super().__init__(
+            path, f"schema {found} is newer than the {known} this convlog knows; upgrade convlog"
+        )
 
 
 class StoreCorrupt(StoreError):

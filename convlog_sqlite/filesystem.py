@@ -24,7 +24,9 @@ PRIVATE_DIRECTORY: Final = 0o700
 PRIVATE_FILE: Final = 0o600
 
 # Write-ahead logging needs memory shared by all processes that use the file; these cannot give it.
-_UNSAFE_FILESYSTEMS: Final = re.compile(r"nfs\d?|cifs|smb\w*|9p|drvfs|fuse\.sshfs|virtiofs|vboxsf|afs|ceph|lustre")
+_UNSAFE_FILESYSTEMS: Final = re.compile(
+    r"nfs\d?|cifs|smb\w*|9p|drvfs|fuse\.sshfs|virtiofs|vboxsf|afs|ceph|lustre"
+)
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")
 
 

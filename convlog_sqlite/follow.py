@@ -35,7 +35,9 @@ class Waiter:
     def __init__(self, database: Database, directory: Path | None) -> None:
         self._changed = database.watch()
         self._notifier = None if directory is None else _inotify(directory)
-        self._wake_reader, self._wake_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if _HAS_PIPE2 else os.pipe()
+        self._wake_reader, self._wake_writer = (
+            os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if _HAS_PIPE2 else os.pipe()
+        )
         self._poll = select.poll()
         self._poll.register(self._wake_reader, select.POLLIN)
         if self._notifier is not None:
@@ -99,7 +101,9 @@ def _inotify(directory: Path) -> int | None:
     descriptor: int = library.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC)
     if descriptor < 0:
         return None
-    watched = library.inotify_add_watch(descriptor, os.fsencode(directory), _IN_MODIFY | _IN_CREATE | _IN_DELETE)
+    watched = library.inotify_add_watch(
+        descriptor, os.fsencode(directory), _IN_MODIFY | _IN_CREATE | _IN_DELETE
+    )
     if watched < 0:
         os.close(descriptor)
         return None

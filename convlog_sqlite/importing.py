@@ -54,7 +54,11 @@ class ImportReport:
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values, the adapter's figures among them."""
         own = ("new", "already", "copied", "refused", "unresolved_parents", "orphans", "refusals", "sessions")
-        return {"harness": self.harness, "dry_run": self.dry_run} | {key: getattr(self, key) for key in own} | self.counts
+        return (
+            {"harness": self.harness, "dry_run": self.dry_run}
+            | {key: getattr(self, key) for key in own}
+            | self.counts
+        )
 
 
 HARNESSES: Final = ("claude-code",)
@@ -108,7 +112,9 @@ def _batches(drafts: Iterator[ForeignDraft]) -> Iterator[list[ForeignDraft]]:
     for foreign in drafts:
         batch.append(foreign)
         body = foreign.draft.body
-        size += sum(len(item.content) for item in foreign.draft.attachments) + (len(body) if isinstance(body, str) else 0)
+        size += sum(len(item.content) for item in foreign.draft.attachments) + (
+            len(body) if isinstance(body, str) else 0
+        )
         if len(batch) >= _BATCH_EVENTS or size >= _BATCH_BYTES:
             yield batch
             batch, size = [], 0
@@ -130,7 +136,9 @@ class _Importer:
             self.report.new += len(batch)
             return
         log = self.log
-        keys = {key for item in batch for key in (item.key, item.parent_key, item.call_key) if key is not None}
+        keys = {
+            key for item in batch for key in (item.key, item.parent_key, item.call_key) if key is not None
+        }
         ids = {key: log.foreign_id(self.harness, key) for key in keys}
         resolved = self._resolve(batch, ids)
         if self.report.dry_run:
@@ -164,7 +172,9 @@ class _Importer:
             if draft.type == "tool_result":
                 call_id = None if item.call_key is None else ids[item.call_key]
                 stands = known.get(call_id or "")
-                is_open = here.get(call_id or "", stands is not None and stands.is_open and stands.session == self.session)
+                is_open = here.get(
+                    call_id or "", stands is not None and stands.is_open and stands.session == self.session
+                )
                 draft = self._with_call(draft, call_id if is_open else None)
                 if call_id in here:
                     here[call_id] = False

@@ -1,4 +1,4 @@
-"""The keystore `log.keys`: one fixed slot per sealed thing, so that a key can be destroyed in place.
+r"""The keystore `log.keys`: one fixed slot per sealed thing, so that a key can be destroyed in place.
 
 File, format 1 (big-endian):
 
@@ -16,7 +16,7 @@ File, format 1 (big-endian):
     The valid copy with the higher generation counts; one damaged copy does no harm.
 
     Slot   live    40 bytes of AES-KW(master key, data key)
-           erased  "\\xffERASED\\xff" 8 | redaction event id 16 | Unix milliseconds 8 | reason code 2 | 6 zeros
+           erased  "\xffERASED\xff" 8 | redaction event id 16 | Unix milliseconds 8 | reason code 2 | 6 zeros
            lost    anything else: zeros, a hole, past the end of the file, wrong bytes
 
 A slot file and not a table, because every SQLite journal mode keeps a copy of the old page at the
@@ -81,7 +81,9 @@ class DiskFile:
         try:
             self._descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         except FileNotFoundError:
-            raise KeystoreUnusable(path, "the keystore is missing; restore it, the payloads need it") from None
+            raise KeystoreUnusable(
+                path, "the keystore is missing; restore it, the payloads need it"
+            ) from None
         except PermissionError:
             raise StoreReadOnly(path) from None
         except OSError as error:
@@ -112,7 +114,7 @@ class DiskFile:
 
     def replaced(self) -> bool:
         try:
-            found = os.stat(self._path)
+            found = self._path.stat()
         except OSError:
             return True
         return (found.st_dev, found.st_ino) != self._identity
@@ -166,7 +168,9 @@ class Header:
 
     def to_bytes(self) -> bytes:
         """Two equal copies: all that stands before the first slot."""
-        data = _HEADER.pack(_MAGIC, 1, self.kept, self.store_id, self.generation, self.master, self.pepper, b"")
+        data = _HEADER.pack(
+            _MAGIC, 1, self.kept, self.store_id, self.generation, self.master, self.pepper, b""
+        )
         copy = (data[:480] + hashlib.sha256(data[:480]).digest()).ljust(_COPY, b"\0")
         return copy + copy
 
@@ -255,7 +259,9 @@ class Keystore:
         expected = _GENERATION.pack(self.header.store_id, self.header.generation)
         second = seen if seen == expected else self._file.read(_GENERATION.size, _COPY + 16)
         if second != expected or self._file.replaced():
-            raise KeystoreUnusable(self._path, "the keystore was replaced while it was open; open the store again")
+            raise KeystoreUnusable(
+                self._path, "the keystore was replaced while it was open; open the store again"
+            )
 
     def take(self, count: int, highest_known: Callable[[], int]) -> list[tuple[int, bytes]]:
         """`count` new (slot, data key) pairs, durable on disk and never given before.
@@ -316,7 +322,11 @@ class Keystore:
     def _answer(self, data: bytes) -> SlotAnswer:
         if data[:8] == _ERASED and len(data) == SLOT_BYTES:
             _, by, milliseconds, reason = _ERASURE.unpack(data)
-            return Erased(str(uuid.UUID(bytes=by)), from_milliseconds(min(milliseconds, _LAST_INSTANT)), REASON_NAMES.get(reason, "operator"))
+            return Erased(
+                str(uuid.UUID(bytes=by)),
+                from_milliseconds(min(milliseconds, _LAST_INSTANT)),
+                REASON_NAMES.get(reason, "operator"),
+            )
         if self._master is None:
             return Locked()
         return (sealing.unwrap(self._master, data) if len(data) == SLOT_BYTES else None) or Lost()

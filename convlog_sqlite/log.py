@@ -1,10 +1,10 @@
 """ConversationLog: a store, opened. The front door of the library.
 
-    with ConversationLog.open() as log:
-        session = log.session("build-42")
-        session.message("Add JWT auth.", agent="user", to=["orchestrator"])
-        for event in session.tail(20):
-            print(event.agent, event.body)
+with ConversationLog.open() as log:
+    session = log.session("build-42")
+    session.message("Add JWT auth.", agent="user", to=["orchestrator"])
+    for event in session.tail(20):
+        print(event.agent, event.body)
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from convlog_sqlite.errors import InvalidEvent, NotAStore, Refused, StoreReadOnl
 from convlog_sqlite.events import Event
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.follow import Waiter
-from convlog_sqlite.instants import Clock, derived_event_id, from_microseconds, id_bytes, id_text, system_clock
+from convlog_sqlite.instants import (
+    Clock,
+    derived_event_id,
+    from_microseconds,
+    id_bytes,
+    id_text,
+    system_clock,
+)
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.session import Session
 from convlog_sqlite.status import status
@@ -88,10 +95,14 @@ class ConversationLog:
         created = False
         if directory is None or not opening.exists(directory):
             if not create or read_only:
-                raise NotAStore(directory or Path.cwd(), "no convlog store here or above; `convlog init` makes one")
+                raise NotAStore(
+                    directory or Path.cwd(), "no convlog store here or above; `convlog init` makes one"
+                )
             directory = directory or discovery.default()
             created = opening.create(directory, mirror=True, keys=keystore, clock=clock)
-        store = opening.open_store(directory, durability=durability, read_only=read_only, keys=keystore, clock=clock)
+        store = opening.open_store(
+            directory, durability=durability, read_only=read_only, keys=keystore, clock=clock
+        )
         return cls(store, created=created, clock=clock)
 
     @classmethod
@@ -183,7 +194,9 @@ class ConversationLog:
     def anchor(self) -> Anchor:
         """The head of the store's chain, to be kept elsewhere."""
         pos, chain = self.reader.store_head()
-        return Anchor(id_text(self.reader.store_id), pos, chain.hex(), from_microseconds(self._clock() // 1000))
+        return Anchor(
+            id_text(self.reader.store_id), pos, chain.hex(), from_microseconds(self._clock() // 1000)
+        )
 
     def status(self) -> dict[str, Any]:
         """What the store is and how it is doing, as JSON values. See `convlog status`."""

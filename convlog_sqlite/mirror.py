@@ -351,5 +351,3 @@ def seq_of(line: bytes) -> int | None:
         return None
     seq = parsed.get("seq") if isinstance(parsed, dict) else None
     return seq if type(seq) is int and seq > 0 else None
-
-

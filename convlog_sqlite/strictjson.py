@@ -70,7 +70,9 @@ def _sound(value: Any, depth: int) -> bool:
     if depth >= MAX_NESTING:
         return False
     if kind is dict:
-        return all(type(key) is str and _sound(key, depth) and _sound(item, depth + 1) for key, item in value.items())
+        return all(
+            type(key) is str and _sound(key, depth) and _sound(item, depth + 1) for key, item in value.items()
+        )
     return kind is list and all(_sound(item, depth + 1) for item in value)
 
 

@@ -109,7 +109,10 @@ class _Walk:
 
 
 def verify(
-    reader: Reader, mirror: Mirror | None, sessions: Sequence[str] = (), anchor: tuple[str, int, str] | None = None
+    reader: Reader,
+    mirror: Mirror | None,
+    sessions: Sequence[str] = (),
+    anchor: tuple[str, int, str] | None = None,
 ) -> Iterator[Finding]:
     """Findings about the whole store, or about some sessions of it. `anchor` is (store id, pos, chain in hex)."""
     walk = _Walk(reader, frozenset(sessions), store_chain=canonical.origin(reader.store_id))
@@ -216,7 +219,9 @@ def _payload(
     elif isinstance(key, Lost):
         yield "key-lost", f"slot {row.slot} holds no key, and no redaction says why", "fault"
     elif isinstance(key, bytes):
-        payload, salt = walk.reader.opener.open(session, (row.seq, row.id, row.envelope, row.slot, row.sealed), key)
+        payload, salt = walk.reader.opener.open(
+            session, (row.seq, row.id, row.envelope, row.slot, row.sealed), key
+        )
         if not isinstance(payload, Live):
             yield "payload-corrupt", "the sealed payload does not open", "fault"
             return
@@ -232,9 +237,13 @@ def _blob_digests(reader: Reader, row: _Row, session: str) -> tuple[list[_Found]
     found: list[_Found] = []
     digests = []
     with reader.database.read() as connection:
-        stored = [(blob, blobs.sealed_chunks(connection, blob)) for blob in blobs.rows_of(connection, row.pos)]
+        stored = [
+            (blob, blobs.sealed_chunks(connection, blob)) for blob in blobs.rows_of(connection, row.pos)
+        ]
     for blob, chunks in stored:
-        answer = blobs.unseal(reader.opener.keystore, blob, chunks, (reader.store_id, row.id, session, row.seq))
+        answer = blobs.unseal(
+            reader.opener.keystore, blob, chunks, (reader.store_id, row.id, session, row.seq)
+        )
         if isinstance(answer, Live):
             digests.append(hashlib.sha256(answer.data).digest())
         elif not isinstance(answer, Erased):
@@ -297,7 +306,13 @@ def _mirror(reader: Reader, mirror: Mirror, session: str) -> Iterator[Finding]:
                 if expected.startswith(whole) and len(found) < len(expected):
                     yield Finding("mirror-behind", "the file lags", session, severity="note")
                 else:
-                    same = sum(1 for mine, theirs in zip(block, found.splitlines(keepends=True)) if mine == theirs)
-                    yield Finding("mirror-differs", "the file is not what the log says", session, seq + same + 1)
+                    same = sum(
+                        1
+                        for mine, theirs in zip(block, found.splitlines(keepends=True), strict=False)
+                        if mine == theirs
+                    )
+                    yield Finding(
+                        "mirror-differs", "the file is not what the log says", session, seq + same + 1
+                    )
                 return
             seq += len(block)

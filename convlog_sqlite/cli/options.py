@@ -55,7 +55,9 @@ def existing(log: ConversationLog, session_id: str) -> Session:
     if not session.head:
         names = [summary.id for summary in log.sessions()]
         close = get_close_matches(session_id, names)
-        hint = f"; did you mean {' or '.join(close)}?" if close else "; `convlog sessions` lists those that do"
+        hint = (
+            f"; did you mean {' or '.join(close)}?" if close else "; `convlog sessions` lists those that do"
+        )
         fail(REFUSED, f"session {session_id!r} does not exist{hint}")
     return session
 
@@ -92,12 +94,20 @@ def usage_error(message: str, option: str) -> typer.BadParameter:
 
 StoreOption = Annotated[
     str | None,
-    typer.Option("--store", metavar="DIR", help="The store's directory. Default: CONVLOG_STORE, else the nearest .convlog upward."),
+    typer.Option(
+        "--store",
+        metavar="DIR",
+        help="The store's directory. Default: CONVLOG_STORE, else the nearest .convlog upward.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON also on a terminal.", show_default=False)]
 SessionArgument = Annotated[
     str,
     typer.Argument(
-        metavar="SESSION", envvar="CONVLOG_SESSION", show_default=False, autocompletion=complete_session, help="Session id."
+        metavar="SESSION",
+        envvar="CONVLOG_SESSION",
+        show_default=False,
+        autocompletion=complete_session,
+        help="Session id.",
     ),
 ]

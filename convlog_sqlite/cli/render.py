@@ -98,7 +98,9 @@ def _what(event: Event, on: Screen) -> str:
         return on.paint(f"calls {printable(event.tool or '')}", _YELLOW)
     if event.type == "tool_result":
         good = event.status in (None, "ok")
-        return on.paint(f"{printable(event.tool or 'result')} {event.status or ''}".rstrip(), _GREEN if good else _RED)
+        return on.paint(
+            f"{printable(event.tool or 'result')} {event.status or ''}".rstrip(), _GREEN if good else _RED
+        )
     if event.type == "mutation":
         return on.paint(event.kind or "", _YELLOW)
     return on.paint(event.performative or "", _DIM)
@@ -112,7 +114,8 @@ def _content_text(event: Event, on: Screen, *, pretty: bool) -> str:
         return on.paint(f"content is {event.unreadable}", _RED)
     parts = [value_text(event.content[key], pretty=pretty) for key in _CONTENT if key in event.content]
     parts += [
-        f"attachment {number}: {item['media_type']}, {item['bytes']} bytes" for number, item in enumerate(event.attachments)
+        f"attachment {number}: {item['media_type']}, {item['bytes']} bytes"
+        for number, item in enumerate(event.attachments)
     ]
     return printable("\n".join(parts))
 
@@ -127,7 +130,9 @@ def value_text(value: Any, *, pretty: bool) -> str:
 def full(event: Event, on: Screen) -> Iterator[str]:
     """Everything that the event's line says, one key a line, then its content."""
     yield f"{on.paint(event.session, _BOLD)} {event.seq}  {on.paint(event.type, _YELLOW)} by {printable(event.agent)}"
-    said = {"recorded": event.ts} | {key: item for key, item in event.envelope.items() if key not in _IN_HEADING}
+    said = {"recorded": event.ts} | {
+        key: item for key, item in event.envelope.items() if key not in _IN_HEADING
+    }
     said |= {key: item for key, item in event.content.items() if key not in (*_CONTENT, "attachments")}
     yield from facts({key: value_text(item, pretty=False) for key, item in said.items()}, on)
     text = _content_text(event, on, pretty=True)
@@ -166,7 +171,9 @@ def _fact(item: Any) -> str:
     return value_text(item, pretty=False)
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], on: Screen, *, right: frozenset[int]) -> Iterator[str]:
+def table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], on: Screen, *, right: frozenset[int]
+) -> Iterator[str]:
     """Columns as wide as they need to be; those numbered in `right` are set to the right."""
     shown = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(headings, *shown, strict=True)]

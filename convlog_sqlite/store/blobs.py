@@ -87,7 +87,9 @@ def insert(
     connection.execute(INSERT_BLOB, (pos, blob.part, blob.id, slot, len(pieces)))
     for number, piece in enumerate(pieces):
         bound_to = _bound_to(place, slot, blob.part, number, len(pieces))
-        connection.execute(INSERT_CHUNK, (slot * MAX_CHUNKS + number, sealing.seal(key, piece, bound_to, _NO_SALT)))
+        connection.execute(
+            INSERT_CHUNK, (slot * MAX_CHUNKS + number, sealing.seal(key, piece, bound_to, _NO_SALT))
+        )
 
 
 def rows_of(connection: Connection, pos: int) -> list[BlobRow]:
@@ -104,7 +106,9 @@ def sealed_chunks(connection: Connection, row: BlobRow) -> list[bytes | None]:
     return found
 
 
-def unseal(keystore: Keystore, row: BlobRow, chunks: Sequence[bytes | None], place: tuple[bytes, bytes, str, int]) -> Payload:
+def unseal(
+    keystore: Keystore, row: BlobRow, chunks: Sequence[bytes | None], place: tuple[bytes, bytes, str, int]
+) -> Payload:
     """The content of a blob as `Live`, or the answer that says why it cannot be read."""
     key = keystore.read([row.slot])[0]
     if not isinstance(key, bytes):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from convlog_sqlite.database import Connection, fetch, value
+from convlog_sqlite.database import Connection, value
 
 SELECT_NAME: Final = "SELECT id FROM name WHERE text = ?"
 SELECT_TEXT: Final = "SELECT text FROM name WHERE id = ?"

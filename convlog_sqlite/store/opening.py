@@ -109,7 +109,9 @@ def _build(directory: Path, keystore_path: Path, *, mirror: bool, clock: Clock) 
         keystore = Keystore(keystores.DiskFile(keystore_path, writable=True), str(keystore_path), None)
         if keystore.slots > 2 * _KEYS_OF_BUILDING:
             keystore.close()
-            raise KeystoreUnusable(keystore_path, "a keystore with keys is here, but no log.db; restore the database")
+            raise KeystoreUnusable(
+                keystore_path, "a keystore with keys is here, but no log.db; restore the database"
+            )
     else:
         identity = uuid.uuid4().bytes
         keystores.create(keystore_path, identity)
@@ -137,7 +139,11 @@ def _write_settings(aside: Path, keystore: Keystore, *, mirror: bool, clock: Clo
             with database.write() as connection:
                 copies.register(connection, copies.MIRROR, copies.OWN_MIRROR)
         setting = Draft(
-            type="mutation", agent=STORE_AGENT, kind="state-set", state_key="store/mirror", value={"mirror": mirror}
+            type="mutation",
+            agent=STORE_AGENT,
+            kind="state-set",
+            state_key="store/mirror",
+            value={"mirror": mirror},
         )
         writer = Writer(database, keystore, keystore.header.store_id, clock)
         writer.append(STORE_SESSION, None, [prepare(setting, keystore.pepper)])
@@ -145,7 +151,9 @@ def _write_settings(aside: Path, keystore: Keystore, *, mirror: bool, clock: Clo
         database.close()
 
 
-def open_store(directory: Path, *, durability: str, read_only: bool, keys: Path | None, clock: Clock) -> Store:
+def open_store(
+    directory: Path, *, durability: str, read_only: bool, keys: Path | None, clock: Clock
+) -> Store:
     """Open what is there. Raises NotAStore, SchemaTooNew, KeystoreUnusable, StoreBusy, UnsupportedFilesystem."""
     check_platform()
     check_sqlite()

@@ -71,7 +71,13 @@ class Reader:
             return 0 if row is None else value(connection, reading.SELECT_HEAD, (row.number,)) or row.base
 
     def read(
-        self, session: str, after: int, before: int | None, limit: int, filters: Mapping[str, Any], scan: int = SCAN
+        self,
+        session: str,
+        after: int,
+        before: int | None,
+        limit: int,
+        filters: Mapping[str, Any],
+        scan: int = SCAN,
     ) -> Page:
         """The first `limit` events after `after`."""
         rows = self._rows(reading.select, session, (after, before or LAST_SEQ, limit), filters, scan)
@@ -89,7 +95,9 @@ class Reader:
         page.next = rows.rows[0][0] if full and rows.rows[0][0] > 1 else rows.stopped_at
         return page
 
-    def _rows(self, select: Any, session: str, place: tuple[int, int, int], filters: Mapping[str, Any], scan: int) -> Rows:
+    def _rows(
+        self, select: Any, session: str, place: tuple[int, int, int], filters: Mapping[str, Any], scan: int
+    ) -> Rows:
         wanted = reading.check_filters(filters)
         with self.database.read() as connection:
             row = self._sessions.find(connection, session)
@@ -107,11 +115,11 @@ class Reader:
         results = [event.seq for event in page if event.type == "tool_result"]
         with self.database.read() as connection:
             row = self._sessions.require(connection, session)
-            calls = {
-                value(connection, reading.SELECT_ANSWERED, (row.number, seq)) for seq in results
-            }
+            calls = {value(connection, reading.SELECT_ANSWERED, (row.number, seq)) for seq in results}
             wanted = sorted(seq for seq in calls if seq is not None and seq < first)
-            rows = [fetch(connection, reading.READ_PLAIN, (row.number, seq - 1, seq + 1, 1))[0] for seq in wanted]
+            rows = [
+                fetch(connection, reading.READ_PLAIN, (row.number, seq - 1, seq + 1, 1))[0] for seq in wanted
+            ]
         whole = Page([*self.opener.events(session, rows), *page])
         whole.next = page.next
         return whole
@@ -123,7 +131,10 @@ class Reader:
             if row is None:
                 return Page()
             open_now = fetch(connection, reading.SELECT_OPEN, (row.number, after, limit))
-            rows = [fetch(connection, reading.READ_PLAIN, (row.number, seq - 1, seq + 1, 1))[0] for (seq,) in open_now]
+            rows = [
+                fetch(connection, reading.READ_PLAIN, (row.number, seq - 1, seq + 1, 1))[0]
+                for (seq,) in open_now
+            ]
         page = Page(self.opener.events(session, rows))
         page.next = open_now[-1][0] if len(open_now) == limit > 0 else None
         return page

@@ -169,7 +169,13 @@ def look_up(connection: Connection, names: Names, filters: Mapping[str, str]) ->
 
 
 def select(
-    connection: Connection, session: SessionRow, after: int, before: int, limit: int, where: Filter | None, scan: int
+    connection: Connection,
+    session: SessionRow,
+    after: int,
+    before: int,
+    limit: int,
+    where: Filter | None,
+    scan: int,
 ) -> Rows:
     """The first `limit` matching rows after `after`, ascending."""
     if where is None:
@@ -182,11 +188,19 @@ def select(
         stopped = ended if len(rows) < limit and ended < min(head, before - 1) else None
         return Rows(rows, stopped)
     rows = fetch(connection, READ_POSTING, (*place, where.facet, where.name))
-    return Rows(rows, _posting_end(connection, END_OF_READ, session, after, before, scan, where, len(rows) < limit))
+    return Rows(
+        rows, _posting_end(connection, END_OF_READ, session, after, before, scan, where, len(rows) < limit)
+    )
 
 
 def select_last(
-    connection: Connection, session: SessionRow, after: int, before: int, limit: int, where: Filter | None, scan: int
+    connection: Connection,
+    session: SessionRow,
+    after: int,
+    before: int,
+    limit: int,
+    where: Filter | None,
+    scan: int,
 ) -> Rows:
     """The last `limit` matching rows before `before`, ascending."""
     if where is None:
@@ -199,17 +213,26 @@ def select_last(
         ended = min(before - 1, head) - scan + 1
         return Rows(rows, ended if len(rows) < limit and ended > after + 1 else None)
     rows = fetch(connection, TAIL_POSTING, (*place, where.facet, where.name))[::-1]
-    return Rows(rows, _posting_end(connection, END_OF_TAIL, session, after, before, scan, where, len(rows) < limit))
+    return Rows(
+        rows, _posting_end(connection, END_OF_TAIL, session, after, before, scan, where, len(rows) < limit)
+    )
 
 
 def _posting_end(
-    connection: Connection, sql: str, session: SessionRow, after: int, before: int, scan: int, where: Filter, short: bool
+    connection: Connection,
+    sql: str,
+    session: SessionRow,
+    after: int,
+    before: int,
+    scan: int,
+    where: Filter,
+    short: bool,
 ) -> int | None:
     if not short or all(column is None for column in where.columns):
         return None
-    looked_at, last = fetch(connection, 
-        sql, (session.number, after, before, scan, where.facet, where.name)
-    )[0]
+    looked_at, last = fetch(connection, sql, (session.number, after, before, scan, where.facet, where.name))[
+        0
+    ]
     found: int | None = last
     return found if looked_at >= scan else None
 

@@ -59,7 +59,9 @@ class Sessions:
         """Every session, by id."""
         return [_row(connection, row) for row in fetch(connection, SELECT_SESSIONS)]
 
-    def insert(self, connection: Connection, name: str, tenant: str | None, tenant_number: int | None) -> SessionRow:
+    def insert(
+        self, connection: Connection, name: str, tenant: str | None, tenant_number: int | None
+    ) -> SessionRow:
         """Make a session. Remembered by `remember`, once the transaction committed."""
         number: int = value(connection, INSERT_SESSION, (name, name.casefold(), tenant_number))
         return SessionRow(number, name, tenant, 0)

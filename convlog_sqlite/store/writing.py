@@ -112,7 +112,9 @@ class _Rows:
 class Batch:
     """One write transaction on one session. Made inside a write block; `flush` inserts the rows."""
 
-    def __init__(self, writer: Writer, connection: Connection, session: SessionRow, slots: Iterator[tuple[int, bytes]]):
+    def __init__(
+        self, writer: Writer, connection: Connection, session: SessionRow, slots: Iterator[tuple[int, bytes]]
+    ) -> None:
         self._writer, self._connection, self._session, self._slots = writer, connection, session, slots
         self._rows = _Rows()
         self._fresh_names: dict[str, int] = {}
@@ -121,7 +123,9 @@ class Batch:
         head = fetch(connection, SELECT_SESSION_HEAD, (session.number,))
         self._seq: int
         self._chain: bytes
-        self._seq, self._chain = head[0] if head else (session.base, canonical.origin(writer.store_id, session.name))
+        self._seq, self._chain = (
+            head[0] if head else (session.base, canonical.origin(writer.store_id, session.name))
+        )
         last = fetch(connection, SELECT_STORE_HEAD)
         self._pos: int
         self._store_chain: bytes
@@ -176,14 +180,26 @@ class Batch:
         self._chain = canonical.link(self._chain, leaf)
         self._store_chain = canonical.link(self._store_chain, leaf)
         self._rows.envelope.append(
-            (pos, self._session.number, seq, event_id, envelope, commitment, leaf, self._chain, self._store_chain)
+            (
+                pos,
+                self._session.number,
+                seq,
+                event_id,
+                envelope,
+                commitment,
+                leaf,
+                self._chain,
+                self._store_chain,
+            )
         )
         for blob in prepared.blobs:
             slot, key = next(self._slots)
             self._rows.slot.append((slot, pos, blob.part))
             blobs.insert(self._connection, blob, pos, slot, key, (self._writer.store_id, event_id, name, seq))
 
-    def _index(self, keys: dict[str, Any], parent: int | None, answered: int | None, microseconds: int) -> None:
+    def _index(
+        self, keys: dict[str, Any], parent: int | None, answered: int | None, microseconds: int
+    ) -> None:
         session, seq, event_type = self._session.number, self._seq, TYPES[keys["type"]]
         correlation = keys.get("correlation_id")
         at = keys["source"].get("at") if "source" in keys else None
@@ -258,7 +274,10 @@ class Batch:
         if prepared.idempotency_key is None:
             return None
         digest = sealing.keyed_digest(
-            self._writer.keystore.pepper, "convlog/idempotency/1", self._session.name, prepared.idempotency_key
+            self._writer.keystore.pepper,
+            "convlog/idempotency/1",
+            self._session.name,
+            prepared.idempotency_key,
         )
         return digest[:16]
 
@@ -288,7 +307,6 @@ class Batch:
             if not same:
                 raise IdempotencyConflict(first.id)
         return first
-
 
 
 def _says_the_same(prepared: Prepared, recorded: dict[str, Any]) -> bool:
