@@ -59,7 +59,7 @@ _TRANSLATIONS: Final[dict[type[apsw.Error], type[StoreError]]] = {
     apsw.FullError: StoreFull,
     apsw.ReadOnlyError: StoreReadOnly,
     apsw.PermissionsError: StoreReadOnly,
-    apsw.CantOpenError: NotAStore,
+    apsw.CantOpenError: StoreReadOnly,
     apsw.NotADBError: NotAStore,
     apsw.CorruptError: StoreCorrupt,
     apsw.IOError: StoreIOError,
@@ -84,6 +84,8 @@ def translated(path: str) -> Iterator[None]:
         if kind is None:
             raise
         rule = None
+        if isinstance(error, apsw.CantOpenError):
+            rule = "cannot be opened: a database in WAL mode needs to write beside itself"
         if kind is StoreIOError:
             number = getattr(error, "system_errno", 0) or 0
             if number in _FULL_ERRNO:

@@ -52,6 +52,6 @@ def main_worktree(directory: Path) -> Path | None:
             return None
         private = directory / pointer.removeprefix("gitdir:").strip()
         common = (private / (private / "commondir").read_text(encoding="utf-8").strip()).resolve()
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):  # ValueError: bytes that are no text, or a NUL in a path
         return None
     return common.parent if common.name == ".git" else None

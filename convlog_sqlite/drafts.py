@@ -10,12 +10,13 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, Final, Self
 
 from convlog_sqlite import strictjson
 from convlog_sqlite.errors import InvalidEvent
+from convlog_sqlite.instants import to_microseconds
 from convlog_sqlite.vocabulary import (
     LINKS,
     MAX_NAME,
@@ -124,13 +125,15 @@ class ForeignDraft:
     """
 
     draft: Draft
-    key: str
-    parent_key: str | None = None
-    call_key: str | None = None
+    key: str = field(repr=False)
+    parent_key: str | None = field(default=None, repr=False)
+    call_key: str | None = field(default=None, repr=False)
 
 
-_DRAFT_KEYS: Final = frozenset(field.name for field in fields(Draft))
+_DRAFT_KEYS: Final = frozenset(key.name for key in fields(Draft))
 _CONTENT_KEYS: Final = frozenset({"args", "result", "value"})  # where null is content
+_LIST_KEYS: Final = frozenset({"to", "links", "purposes", "subjects", "attachments"})  # where empty is absent
+_EMPTY: Final[tuple[Any, ...]] = ((), [], {})
 STORE_KEYS: Final = frozenset(
     {"v", "id", "seq", "ts", "session", "tenant", "effect", "seen", "truncated", "redacted", "unreadable"}
 )
@@ -149,7 +152,7 @@ _SESSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
 _KIND: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*", re.ASCII)
 _EVENT_ID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", re.ASCII)
-_MEDIA_TYPE: Final = re.compile(r"[!#$&^_.+A-Za-z0-9-]+/[!#$&^_.+A-Za-z0-9-]+(\s*;[\x20-\x7e]*)?", re.ASCII)
+_MEDIA_TYPE: Final = re.compile(r"[!#$&^_.+A-Za-z0-9-]+/[!#$&^_.+A-Za-z0-9-]+([ \t]*;[\x20-\x7e]*)?", re.ASCII)
 _INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", re.ASCII)
 
 _NAME_RULE: Final = f"a name is 1 to {MAX_NAME} characters without control characters"
@@ -217,12 +220,20 @@ def _source(value: Any, pointer: str) -> None:
         if key not in ("harness", "native_id", "at"):
             raise InvalidEvent(f"{pointer}/{strictjson.escape(str(key))}", "unknown key")
         if key == "at":
-            instant(item, f"{pointer}/at")
+            _instant(item, f"{pointer}/at")
         else:
             _name(item, f"{pointer}/{key}")
 
 
-instant: Final = _matching(_INSTANT, "RFC 3339 in UTC with microseconds: 2026-01-31T09:30:00.000000Z")
+def _instant(value: Any, pointer: str) -> None:
+    _instant_form(value, pointer)
+    try:
+        to_microseconds(value)
+    except ValueError:
+        raise InvalidEvent(pointer, "a day and time that exist") from None
+
+
+_instant_form: Final = _matching(_INSTANT, "RFC 3339 in UTC with microseconds: 2026-01-31T09:30:00.000000Z")
 
 
 def _text(value: Any, pointer: str) -> None:
@@ -238,6 +249,8 @@ def _object(value: Any, pointer: str) -> None:
 
 
 def _sealed_files(value: Any, pointer: str) -> None:
+    if not isinstance(value, Sequence):
+        raise InvalidEvent(pointer, "a list of Attachments")
     for number, item in enumerate(value):
         if not isinstance(item, Attachment):
             raise InvalidEvent(f"{pointer}/{number}", "an Attachment")
@@ -307,8 +320,10 @@ def given(draft: Draft) -> dict[str, Any]:
     return {
         key: value
         for key in _CHECKS
-        if (value := getattr(draft, key)) is not ABSENT and value is not None and value != ()
-    } | {key: None for key in _CONTENT_KEYS if getattr(draft, key) is None}
+        if (value := getattr(draft, key)) is not ABSENT
+        and (value is not None or key in _CONTENT_KEYS)
+        and not (key in _LIST_KEYS and value in _EMPTY)
+    }
 
 
 def validate(draft: Draft) -> dict[str, Any]:

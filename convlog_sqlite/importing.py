@@ -15,8 +15,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from convlog_sqlite import strictjson
 from convlog_sqlite.adapters import claude_code
-from convlog_sqlite.drafts import Draft, ForeignDraft
+from convlog_sqlite.drafts import ABSENT, Draft, ForeignDraft
 from convlog_sqlite.errors import ImportFailed, InvalidEvent, Refused
 from convlog_sqlite.log import ConversationLog
 
@@ -111,15 +112,19 @@ def _batches(drafts: Iterator[ForeignDraft]) -> Iterator[list[ForeignDraft]]:
     size = 0
     for foreign in drafts:
         batch.append(foreign)
-        body = foreign.draft.body
-        size += sum(len(item.content) for item in foreign.draft.attachments) + (
-            len(body) if isinstance(body, str) else 0
-        )
+        size += _bytes_of(foreign.draft)
         if len(batch) >= _BATCH_EVENTS or size >= _BATCH_BYTES:
             yield batch
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def _bytes_of(draft: Draft) -> int:
+    """About how much memory a draft takes: what keeps a batch of large ones small."""
+    content = (draft.body, draft.args, draft.result, draft.value, draft.meta)
+    inline = sum(len(strictjson.dump(item)) for item in content if item is not None and item is not ABSENT)
+    return inline + sum(len(item.content) for item in draft.attachments)
 
 
 @dataclass(slots=True)

@@ -150,7 +150,7 @@ class MemoryFile:
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)  # it holds keys: reprs end up in logs
 class Header:
     """One header copy. `kept` says how the master key is kept: 0 is bare."""
 

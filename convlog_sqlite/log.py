@@ -152,8 +152,15 @@ class ConversationLog:
         return self.reader.event(event_id)
 
     def lines(self, *session_ids: str) -> Iterator[bytes]:
-        """The canonical lines of sessions (none named: all, by id, then seq), in constant memory."""
-        for session in session_ids or self.reader.session_ids():
+        """The canonical lines of sessions (none named: all, by id, then seq), in constant memory.
+
+        Raises UnknownReference for a session that does not exist, before the first line.
+        """
+        there = self.reader.session_ids()
+        for session in session_ids:
+            if session not in there:
+                raise UnknownReference("session", session)
+        for session in session_ids or there:
             yield from self.reader.lines(session)
 
     @property

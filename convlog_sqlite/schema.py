@@ -8,6 +8,7 @@ never migrates.
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 from pathlib import Path
@@ -105,8 +106,13 @@ def link_into_place(built: Path, path: Path) -> bool:
         try:
             os.link(built, path)
         except FileExistsError:
+            built.unlink()
             return False
-        finally:
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.ENOTSUP):
+                raise
+            built.rename(path)  # no hard links here; the caller's lock keeps others out
+        else:
             built.unlink()
         sync_directory(path.parent)
     return True

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import orjson
@@ -41,6 +41,11 @@ def escape(key: str) -> str:
 def dump(value: Any) -> bytes:
     """The byte form of a checked value: UTF-8, no white space, keys in the order given."""
     return orjson.dumps(value)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two checked values are the same JSON. 1, 1.0 and true differ; the order of keys does not count."""
+    return orjson.dumps(one, option=orjson.OPT_SORT_KEYS) == orjson.dumps(other, option=orjson.OPT_SORT_KEYS)
 
 
 def load(data: bytes) -> Any:
@@ -136,9 +141,11 @@ def _integer(token: str) -> int | _Refusal:
 
 def _float(token: str) -> float | _Refusal:
     number = float(token)
-    if not math.isfinite(number) or Decimal(repr(number)) != Decimal(token):
-        return _Refusal(NUMBER)
-    return number
+    try:
+        same = math.isfinite(number) and Decimal(repr(number)) == Decimal(token)
+    except InvalidOperation:  # an exponent that not even Decimal holds
+        same = False
+    return number if same else _Refusal(NUMBER)
 
 
 def _constant(_token: str) -> _Refusal:

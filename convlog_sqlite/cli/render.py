@@ -46,6 +46,14 @@ class Screen:
             return text
         return f"\x1b[{';'.join(map(str, codes))}m{text}\x1b[0m"
 
+    def strong(self, text: str) -> str:
+        """`text` as a title."""
+        return self.paint(text, _BOLD)
+
+    def severity(self, text: str) -> str:
+        """`fault` or `note`, in the colour of alarm or without."""
+        return self.paint(text, _RED, _BOLD) if text == "fault" else self.paint(text, _YELLOW)
+
 
 def screen(context: typer.Context, *, as_json: bool) -> Screen | None:
     """How to show things to a person, or None when a program reads and gets JSON."""
@@ -61,12 +69,11 @@ def printable(text: str) -> str:
     return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def brief(event: Event, on: Screen, *, day_before: str | None) -> Iterator[str]:
+def brief(event: Event, on: Screen, *, day_before: str) -> Iterator[str]:
     """The lines that `tail` shows: a heading, then the beginning of the content."""
-    at = (event.source or {}).get("at", event.ts)
-    if at[:10] != day_before:
-        yield on.paint(f"{_INDENT}{at[:10]} UTC", _DIM)
-    yield _heading(event, at, on)
+    if day_of(event) != day_before:
+        yield on.paint(f"{_INDENT}{day_of(event)} UTC", _DIM)
+    yield _heading(event, on)
     lines = _content_text(event, on, pretty=False)[:_BRIEF_CHARACTERS].splitlines()
     for line in lines[:_BRIEF_LINES]:
         yield _INDENT + line
@@ -76,13 +83,22 @@ def brief(event: Event, on: Screen, *, day_before: str | None) -> Iterator[str]:
 
 def day_of(event: Event) -> str:
     """The day under whose heading an event stands."""
-    return str((event.source or {}).get("at", event.ts))[:10]
+    return _instant(event)[:10]
 
 
-def _heading(event: Event, at: str, on: Screen) -> str:
+def _instant(event: Event) -> str:
+    """When it happened: an imported event was recorded later."""
+    return (event.source or {}).get("at", event.ts)
+
+
+def _heading(event: Event, on: Screen) -> str:
     agent = printable(event.agent)
     colour = _AGENT_COLOURS[zlib.crc32(agent.encode()) % len(_AGENT_COLOURS)]
-    said = [on.paint(f"{event.seq:>6}", _DIM), on.paint(at[11:19], _DIM), on.paint(agent, _BOLD, colour)]
+    said = [
+        on.paint(f"{event.seq:>6}", _DIM),
+        on.paint(_instant(event)[11:19], _DIM),
+        on.paint(agent, _BOLD, colour),
+    ]
     if event.to:
         said.append("→ " + printable(", ".join(event.to)))
     said.append(_what(event, on))
@@ -164,7 +180,7 @@ def tree(said: dict[str, Any], on: Screen, *, indent: str = "") -> Iterator[str]
 
 
 def _fact(item: Any) -> str:
-    if item is None or item == [] or item == {}:
+    if item is None or item in ([], {}):
         return "-"
     if isinstance(item, bool):
         return "yes" if item else "no"

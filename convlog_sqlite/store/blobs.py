@@ -31,7 +31,7 @@ FIRST_ATTACHMENT: Final = 2
 _NO_SALT: Final = bytes(sealing.SALT_BYTES)  # a blob's digest stands in the salted commitment of its event
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)  # never content: reprs end up in logs
 class Blob:
     """A blob to be written. `id` is 16 random bytes."""
 
@@ -72,8 +72,9 @@ def preview(value: Any, encoded: bytes, limit: int) -> tuple[str, dict[str, int]
     """
     text = value if isinstance(value, str) else encoded.decode()
     source = text.encode()
+    limit = min(limit, len(source) // 2)  # a short text can be long as JSON: control characters take six bytes
     head = source[: limit * 3 // 4].decode("utf-8", "ignore")
-    tail = source[-(limit // 4) :].decode("utf-8", "ignore")
+    tail = source[len(source) - limit // 4 :].decode("utf-8", "ignore")
     kept = len(head.encode()) + len(tail.encode())
     cut = f"{head}\n[… {len(source) - kept} bytes left out …]\n{tail}"
     return cut, {"bytes": len(source), "kept": kept}

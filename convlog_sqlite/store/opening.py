@@ -34,8 +34,8 @@ from convlog_sqlite.filesystem import (
 from convlog_sqlite.instants import Clock
 from convlog_sqlite.keystore import Keystore
 from convlog_sqlite.store import copies
+from convlog_sqlite.store.committing import Writer
 from convlog_sqlite.store.preparing import prepare
-from convlog_sqlite.store.writing import Writer
 from convlog_sqlite.vocabulary import STORE_AGENT, STORE_SESSION
 
 DATABASE: Final = "log.db"

@@ -26,7 +26,7 @@ _MAIN_KEYS: Final = ("body", "args", "result", "value")
 _PAYLOAD_ONLY: Final = frozenset(canonical.PAYLOAD_KEYS) | {"idempotency_key"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)  # never content: reprs end up in logs
 class Prepared:
     """A draft that was validated and made into bytes. `event_id` is given for what was imported."""
 
@@ -42,12 +42,10 @@ def prepare(draft: Draft, pepper: bytes, event_id: bytes | None = None) -> Prepa
     """Validate a draft and make its payload bytes. Raises InvalidEvent, EventTooLarge."""
     keys = drafts.validate(draft)
     found: list[blobs.Blob] = []
-    size = 0
     for key in _MAIN_KEYS:
         if key in keys:
             encoded = strictjson.dump(keys[key])
-            size = len(encoded)
-            if size > INLINE_LIMIT:
+            if len(encoded) > INLINE_LIMIT:
                 found.append(blobs.whole_value(encoded))
                 keys[key], keys["truncated"] = blobs.preview(keys[key], encoded, INLINE_LIMIT // 2)
     attachments = blobs.of_attachments(draft.attachments)
@@ -57,7 +55,8 @@ def prepare(draft: Draft, pepper: bytes, event_id: bytes | None = None) -> Prepa
             for blob, item in zip(attachments, draft.attachments, strict=True)
         ]
     payload = canonical.payload_bytes(keys)
-    if (size := max(size, len(payload))) > MAX_EVENT:
+    size = len(payload) + sum(len(blob.content) for blob in found)
+    if size > MAX_EVENT:
         raise EventTooLarge(size, MAX_EVENT)
     envelope = {key: item for key, item in keys.items() if key not in _PAYLOAD_ONLY}
     _complete(envelope, draft.type, pepper)

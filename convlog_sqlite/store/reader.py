@@ -9,14 +9,14 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from convlog_sqlite.database import Database, fetch, value
+from convlog_sqlite.database import Connection, Database, fetch, value
 from convlog_sqlite.errors import PayloadCorrupt, UnknownReference
 from convlog_sqlite.events import Event, Live, Payload, canonical_line
 from convlog_sqlite.instants import from_microseconds, id_bytes
 from convlog_sqlite.store import blobs, reading
+from convlog_sqlite.store.committing import Writer
 from convlog_sqlite.store.reading import LAST_SEQ, SCAN, Opener, Rows
 from convlog_sqlite.store.sessions import SessionRow
-from convlog_sqlite.store.writing import Writer
 
 LINES_AT_ONCE: Final = 500  # rows fetched in one snapshot while a session is walked
 
@@ -59,15 +59,21 @@ class Reader:
         self.store_id = writer.store_id
         self._names, self._sessions = writer.names, writer.sessions
 
+    def _find(self, connection: Connection, session: str) -> SessionRow | None:
+        row = self._sessions.find(connection, session)
+        if row is not None:
+            self._sessions.remember(row)
+        return row
+
     def find_session(self, session: str) -> SessionRow | None:
         """The session, or None while nothing was appended to it."""
         with self.database.read() as connection:
-            return self._sessions.find(connection, session)
+            return self._find(connection, session)
 
     def head(self, session: str) -> int:
         """The seq of the last event, 0 while there is none."""
         with self.database.read() as connection:
-            row = self._sessions.find(connection, session)
+            row = self._find(connection, session)
             return 0 if row is None else value(connection, reading.SELECT_HEAD, (row.number,)) or row.base
 
     def read(
@@ -98,9 +104,11 @@ class Reader:
     def _rows(
         self, select: Any, session: str, place: tuple[int, int, int], filters: Mapping[str, Any], scan: int
     ) -> Rows:
+        if place[2] < 0:
+            raise ValueError("a number of events is 0 or more")  # to SQLite a negative limit is none
         wanted = reading.check_filters(filters)
         with self.database.read() as connection:
-            row = self._sessions.find(connection, session)
+            row = self._find(connection, session)
             if row is None:
                 return Rows([], None)
             where = reading.look_up(connection, self._names, wanted) if wanted else None
@@ -127,7 +135,7 @@ class Reader:
     def open_calls(self, session: str, after: int, limit: int) -> Page:
         """Calls that have no result yet, ascending."""
         with self.database.read() as connection:
-            row = self._sessions.find(connection, session)
+            row = self._find(connection, session)
             if row is None:
                 return Page()
             open_now = fetch(connection, reading.SELECT_OPEN, (row.number, after, limit))

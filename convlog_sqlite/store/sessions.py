@@ -45,7 +45,6 @@ class Sessions:
         row = _row(connection, found[0])
         if row.name != name:
             raise InvalidEvent("/session", f"differs only by case from the session {row.name!r}")
-        self._rows[name] = row
         return row
 
     def require(self, connection: Connection, name: str) -> SessionRow:
@@ -67,7 +66,7 @@ class Sessions:
         return SessionRow(number, name, tenant, 0)
 
     def remember(self, row: SessionRow) -> None:
-        """Keep a row that is committed."""
+        """Keep a row that is committed: a transaction that reads its own rows may yet be rolled back."""
         self._rows[row.name] = row
 
 

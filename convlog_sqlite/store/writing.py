@@ -10,20 +10,19 @@ Owns the tables `envelope`, `event`, `posting`, `link`, `slot`, `payload`, `idem
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from convlog_sqlite import canonical, sealing, strictjson
-from convlog_sqlite.database import Connection, Database, fetch, value
-from convlog_sqlite.drafts import Draft
-from convlog_sqlite.errors import IdempotencyConflict, PairingError, Refused, UnknownReference
+from convlog_sqlite.database import Connection, fetch, value
+from convlog_sqlite.errors import IdempotencyConflict, PairingError, UnknownReference
 from convlog_sqlite.events import Event, Live
 from convlog_sqlite.instants import Clock, from_microseconds, id_bytes, id_text, new_event_id, to_microseconds
 from convlog_sqlite.keystore import Keystore
 from convlog_sqlite.store import blobs
 from convlog_sqlite.store.names import Names
-from convlog_sqlite.store.preparing import Prepared, prepare
+from convlog_sqlite.store.preparing import Prepared
 from convlog_sqlite.store.reading import FACETS, SELECT_STORE_HEAD, Opener, correlation_digest
 from convlog_sqlite.store.sessions import SessionRow, Sessions
 from convlog_sqlite.vocabulary import (
@@ -109,13 +108,29 @@ class _Rows:
                 connection.executemany(sql, rows)
 
 
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What every batch of an open store needs."""
+
+    store_id: bytes
+    keystore: Keystore
+    clock: Clock
+    names: Names
+    sessions: Sessions
+    opener: Opener
+
+
 class Batch:
-    """One write transaction on one session. Made inside a write block; `flush` inserts the rows."""
+    """Drafts for one session. Made inside a write block; `flush` inserts the rows."""
 
     def __init__(
-        self, writer: Writer, connection: Connection, session: SessionRow, slots: Iterator[tuple[int, bytes]]
+        self,
+        context: Context,
+        connection: Connection,
+        session: SessionRow,
+        slots: Iterator[tuple[int, bytes]],
     ) -> None:
-        self._writer, self._connection, self._session, self._slots = writer, connection, session, slots
+        self._context, self._connection, self._session, self._slots = context, connection, session, slots
         self._rows = _Rows()
         self._fresh_names: dict[str, int] = {}
         self._here: dict[bytes, _Reference] = {}
@@ -124,12 +139,12 @@ class Batch:
         self._seq: int
         self._chain: bytes
         self._seq, self._chain = (
-            head[0] if head else (session.base, canonical.origin(writer.store_id, session.name))
+            head[0] if head else (session.base, canonical.origin(context.store_id, session.name))
         )
         last = fetch(connection, SELECT_STORE_HEAD)
         self._pos: int
         self._store_chain: bytes
-        self._pos, self._store_chain = last[0] if last else (0, canonical.origin(writer.store_id))
+        self._pos, self._store_chain = last[0] if last else (0, canonical.origin(context.store_id))
 
     def add(self, prepared: Prepared) -> Appended:
         """Record one draft. Raises Refused before anything of it is kept."""
@@ -139,7 +154,7 @@ class Batch:
             return Appended(first, new=False)
         keys = dict(prepared.envelope)
         parent, answered = self._resolve(keys)
-        nanoseconds = self._writer.clock()
+        nanoseconds = self._context.clock()
         event_id = prepared.event_id or new_event_id(nanoseconds)
         self._seq, self._pos = self._seq + 1, self._pos + 1
         microseconds = nanoseconds // 1000
@@ -165,14 +180,14 @@ class Batch:
 
     def committed(self) -> None:
         """The transaction committed: remember what it made."""
-        self._writer.names.remember(self._fresh_names)
-        self._writer.sessions.remember(self._session)
+        self._context.names.remember(self._fresh_names)
+        self._context.sessions.remember(self._session)
 
     def _seal(self, prepared: Prepared, event_id: bytes, envelope: bytes) -> None:
         slot, key = next(self._slots)
         salt = os.urandom(sealing.SALT_BYTES)
         name, seq, pos = self._session.name, self._seq, self._pos
-        bound_to = sealing.place(self._writer.store_id, event_id, name, seq, slot, 0)
+        bound_to = sealing.place(self._context.store_id, event_id, name, seq, slot, 0)
         self._rows.payload.append((pos, slot, sealing.seal(key, prepared.payload, bound_to, salt)))
         self._rows.slot.append((slot, pos, 0))
         commitment = canonical.commitment(salt, prepared.payload, [blob.digest for blob in prepared.blobs])
@@ -195,7 +210,9 @@ class Batch:
         for blob in prepared.blobs:
             slot, key = next(self._slots)
             self._rows.slot.append((slot, pos, blob.part))
-            blobs.insert(self._connection, blob, pos, slot, key, (self._writer.store_id, event_id, name, seq))
+            blobs.insert(
+                self._connection, blob, pos, slot, key, (self._context.store_id, event_id, name, seq)
+            )
 
     def _index(
         self, keys: dict[str, Any], parent: int | None, answered: int | None, microseconds: int
@@ -226,7 +243,7 @@ class Batch:
             post((session, _SUBJECT_FACET, self._interned(subject), seq))
 
     def _interned(self, text: str) -> int:
-        return self._writer.names.intern(self._connection, text, self._fresh_names)
+        return self._context.names.intern(self._connection, text, self._fresh_names)
 
     def _intern(self, text: str | None) -> int | None:
         return None if text is None else self._interned(text)
@@ -274,7 +291,7 @@ class Batch:
         if prepared.idempotency_key is None:
             return None
         digest = sealing.keyed_digest(
-            self._writer.keystore.pepper,
+            self._context.keystore.pepper,
             "convlog/idempotency/1",
             self._session.name,
             prepared.idempotency_key,
@@ -298,7 +315,7 @@ class Batch:
         """The event at `pos`, whose idempotency key `prepared` has. Raises IdempotencyConflict."""
         self.flush()
         row = fetch(self._connection, SELECT_AT, (pos,))[0]
-        payload, salt = self._writer.opener.payload_and_salt(self._session.name, row[:5])
+        payload, salt = self._context.opener.payload_and_salt(self._session.name, row[:5])
         first = Event(row[2], payload)
         same = _says_the_same(prepared, first.envelope)
         # What is erased or unreadable cannot be compared: the key outlives the content.
@@ -323,59 +340,4 @@ def _holds_the_same(prepared: Prepared, salt: bytes, payload: bytes, commitment:
     for mine, theirs in zip(said.get("attachments", ()), recorded.get("attachments", ()), strict=False):
         mine["blob"] = theirs["blob"]  # random at each append
     digests = [blob.digest for blob in prepared.blobs]
-    return bool(said == recorded) and canonical.commitment(salt, payload, digests) == commitment
-
-
-class Writer:
-    """Appends drafts. Safe to use from several threads."""
-
-    def __init__(self, database: Database, keystore: Keystore, store_id: bytes, clock: Clock) -> None:
-        self.database, self.keystore, self.store_id, self.clock = database, keystore, store_id, clock
-        self.names, self.sessions = Names(), Sessions()
-        self.opener = Opener(keystore, store_id)
-
-    def append(self, session: str, tenant: str | None, prepared: Sequence[Prepared]) -> list[Appended]:
-        """Record drafts in one transaction, all or none; the session is opened if it is new.
-
-        Returns once they are committed and, at full durability, synced. Raises Refused with `index`
-        set when one of several drafts is at fault, and nothing was written.
-        """
-        wanted = sum(1 + len(item.blobs) for item in prepared)
-        # One more for the opening of a session: it may turn out to be new inside the transaction.
-        slots = iter(self.keystore.take(wanted + 1, self._highest_slot))
-        with self.database.write() as connection:
-            batch, opening = self._open(connection, session, tenant, slots)
-            if opening is not None:
-                batch.add(prepare(opening(prepared[0].envelope["agent"]), self.keystore.pepper))
-            appended = []
-            for index, item in enumerate(prepared):
-                try:
-                    appended.append(batch.add(item))
-                except Refused as refused:
-                    raise (refused.at(index) if len(prepared) > 1 else refused) from None
-            batch.flush()
-        batch.committed()
-        self.keystore.give_back(list(slots))
-        return appended
-
-    def _open(
-        self, connection: Connection, session: str, tenant: str | None, slots: Iterator[tuple[int, bytes]]
-    ) -> tuple[Batch, Callable[[str], Draft] | None]:
-        row = self.sessions.find(connection, session)
-        if row is not None:
-            if tenant is not None and row.tenant != tenant:
-                raise UnknownReference("session", session)
-            return Batch(self, connection, row, slots), None
-        fresh: dict[str, int] = {}
-        number = None if tenant is None else self.names.intern(connection, tenant, fresh)
-        row = self.sessions.insert(connection, session, tenant, number)
-        return Batch(self, connection, row, slots), _opening
-
-    def _highest_slot(self) -> int:
-        with self.database.read() as connection:
-            highest: int = value(connection, HIGHEST_SLOT)
-        return highest
-
-
-def _opening(agent: str) -> Draft:
-    return Draft(type="mutation", agent=agent, kind="session-opened")
+    return strictjson.same(said, recorded) and canonical.commitment(salt, payload, digests) == commitment

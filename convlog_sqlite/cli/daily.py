@@ -1,0 +1,289 @@
+"""Verbs of every day: init, append, tail, show, sessions."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from convlog_sqlite import ConversationLog, Event, Filters, UnknownReference
+from convlog_sqlite.cli import append_options as key
+from convlog_sqlite.cli import drafting, render, window
+from convlog_sqlite.cli import filter_options as only
+from convlog_sqlite.cli.options import (
+    JsonOption,
+    SessionArgument,
+    StoreOption,
+    existing,
+    put,
+    put_json,
+    reading,
+    say,
+    settings,
+    usage_error,
+    writing,
+)
+
+_STORE_SESSION = "_store"
+_TAIL = 20
+
+
+def init(
+    context: typer.Context,
+    no_mirror: Annotated[
+        bool, typer.Option("--no-mirror", help="Keep no plaintext JSONL files.", show_default=False)
+    ] = False,
+    keys: Annotated[
+        str | None,
+        typer.Option("--keys", metavar="PATH", help="Put the keystore here, apart from the store."),
+    ] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a store, here or at --store. One that exists is left as it is."""
+    given = settings(context)
+    with ConversationLog.init(store or given.store, mirror=not no_mirror, keys=keys or given.keys) as log:
+        enabled = log.mirror.enabled
+        if as_json or not sys.stdout.isatty():
+            put_json({"store": str(log.path), "created": log.created, "mirror": enabled})
+            return
+        say(f"{'Made the store' if log.created else 'There is a store already, nothing changed:'} {log.path}")
+        if enabled:
+            say(f"Its mirror, {log.mirror.root}/SESSION/conversation.jsonl, is plaintext.")
+        else:
+            say("It keeps no mirror: no plaintext is written.")
+
+
+def append(
+    context: typer.Context,
+    session: SessionArgument,
+    agent: key.Agent = None,
+    body: key.Body = None,
+    tool: key.Tool = None,
+    args: key.Args = None,
+    call_id: key.CallId = None,
+    result: key.Result = None,
+    result_text: key.ResultText = None,
+    status: key.Status = None,
+    kind: key.Kind = None,
+    value: key.Value = None,
+    state_key: key.StateKey = None,
+    attach: key.Attach = None,
+    meta: key.Meta = None,
+    usage: key.Usage = None,
+    type_: key.Type = None,
+    to: key.To = None,
+    performative: key.Performative = None,
+    role: key.Role = None,
+    task: key.Task = None,
+    thread: key.Thread = None,
+    parent: key.Parent = None,
+    link: key.Link = None,
+    correlation: key.Correlation = None,
+    traceparent: key.Traceparent = None,
+    content_type: key.ContentType = None,
+    model: key.Model = None,
+    sensitivity: key.Sensitivity = None,
+    purpose: key.Purpose = None,
+    subject: key.Subject = None,
+    idempotency_key: key.IdempotencyKey = None,
+    jsonl: key.Jsonl = None,
+    quiet: key.Quiet = False,
+    store: StoreOption = None,
+) -> None:
+    """Append an event and print its line as it was recorded. The session is opened by its first event.
+
+    --body makes a message, --tool a tool call, --call-id its result, --kind a mutation.
+    """
+    given = drafting.read(locals())  # first, while nothing else is local
+    with writing(context, store, create=True) as log:
+        for event in given.append_to(log.session(session)):
+            put(f"{event.id}\n".encode() if quiet else event.line)
+
+
+def tail(
+    context: typer.Context,
+    session: SessionArgument,
+    number: Annotated[
+        int | None,
+        typer.Option(
+            "-n",
+            "--number",
+            metavar="N",
+            help="How many events. Default: 20; with --after, all.",
+            show_default=False,
+        ),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Go on with what is appended.", show_default=False)
+    ] = False,
+    after: Annotated[
+        int | None, typer.Option("--after", metavar="SEQ", help="Only events behind this seq.")
+    ] = None,
+    before: Annotated[
+        int | None, typer.Option("--before", metavar="SEQ", help="Only events in front of this seq.")
+    ] = None,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="No result without its call.", show_default=False)
+    ] = False,
+    agent: only.Agent = None,
+    type_: only.Type = None,
+    task: only.Task = None,
+    thread: only.Thread = None,
+    tool: only.Tool = None,
+    kind: only.Kind = None,
+    to: only.To = None,
+    performative: only.Performative = None,
+    correlation: only.Correlation = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the last events of a session, oldest first. All filters that are given must hold."""
+    filters = Filters(
+        agent=agent, type=type_, task_id=task, thread_id=thread, tool=tool, kind=kind, to=to,
+        performative=performative, correlation_id=correlation,
+    )  # fmt: skip
+    if follow and before is not None:
+        raise usage_error("what is appended stands behind every --before", "--follow")
+    if pairs and number is None and after is not None:
+        raise usage_error("needs -n beside --after", "--pairs")
+    out = _Printer(render.screen(context, as_json=as_json))
+    with reading(context, store) as log:
+        found = log.session(session) if follow else existing(log, session)
+        head = found.head
+        if number is None and after is not None:
+            out.show(window.everything(found, after=after, before=before, filters=filters))
+        else:
+            count = _TAIL if number is None else number
+            events = window.last(found, count, after=after or 0, before=before, filters=filters)
+            out.show(window.with_calls(log, events) if pairs else events)
+        if follow:
+            sys.stdout.flush()
+            out.show(found.follow(max(head, out.seq, after or 0), **filters), flush=True)
+
+
+class _Printer:
+    """Prints events one after the other, and knows the seq of the last."""
+
+    def __init__(self, on: render.Screen | None) -> None:
+        self.seq = 0
+        self._on, self._day = on, ""
+
+    def show(self, events: Iterable[Event], *, flush: bool = False) -> None:
+        for event in events:
+            self.seq = event.seq
+            if self._on is None:
+                put(event.line)
+            else:
+                for line in render.brief(event, self._on, day_before=self._day):
+                    say(line)
+                self._day = render.day_of(event)
+            if flush:
+                sys.stdout.flush()
+
+
+def show(
+    context: typer.Context,
+    which: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="EVENT | SESSION SEQ", help="An event's id, or its session and seq.", show_default=False
+        ),
+    ],
+    full: Annotated[
+        bool, typer.Option("--full", help="Only the content, and all of it.", show_default=False)
+    ] = False,
+    attachment: Annotated[
+        int | None,
+        typer.Option("--attachment", metavar="N", help="The bytes of attachment N, counted from 0."),
+    ] = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one event: every key, or with --full its whole content where the line holds a preview.
+
+    Ends with status 5, after what can be shown, when the content cannot be read.
+    """
+    on = render.screen(context, as_json=as_json)
+    with reading(context, store) as log:
+        event = _find(log, which)
+        session = log.session(event.session)
+        if attachment is not None:
+            if sys.stdout.isatty():
+                raise usage_error(
+                    "bytes are not shown on a terminal; send them to a file with >", "--attachment"
+                )
+            put(session.attachment(event, attachment))
+        elif full and event.answer == "live":
+            _show_content(session.content(event), as_json=as_json)
+        elif on is None:
+            put(event.line)
+        else:
+            for line in render.full(event, on):
+                say(line)
+        event.require_payload()
+
+
+def _find(log: ConversationLog, which: list[str]) -> Event:
+    """The event that the arguments of `show` name."""
+    named = os.environ.get("CONVLOG_SESSION")
+    if len(which) == 1 and named and which[0].isdecimal():
+        which = [named, *which]
+    if len(which) == 1:
+        return log.event(which[0].lower())
+    if len(which) != 2 or not (which[1].isascii() and which[1].isdecimal()):
+        raise usage_error("takes an event's id, or a session and a seq", "EVENT | SESSION SEQ")
+    found = existing(log, which[0]).event(int(which[1][:18]))
+    if found is None:
+        raise UnknownReference("seq", which[1])
+    return found
+
+
+def _show_content(content: Any, *, as_json: bool) -> None:
+    if isinstance(content, str) and not as_json:
+        text = render.printable(content) if sys.stdout.isatty() else content
+        put(text.encode())
+        if sys.stdout.isatty():
+            put(b"\n")
+    else:
+        put_json(content)
+
+
+def sessions(
+    context: typer.Context,
+    everything: Annotated[
+        bool, typer.Option("--all", help="The store's own session _store too.", show_default=False)
+    ] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the sessions: how many events, from when to when, calls without a result."""
+    on = render.screen(context, as_json=as_json)
+    with reading(context, store) as log:
+        found = [summary for summary in log.sessions() if everything or summary.id != _STORE_SESSION]
+    if on is None:
+        for summary in found:
+            put_json({name: item for name, item in asdict(summary).items() if item is not None})
+        return
+    found.sort(key=lambda summary: summary.last_ts or "", reverse=True)
+    rows = [
+        (
+            summary.id,
+            summary.tenant or "",
+            str(summary.events),
+            (summary.first_ts or "")[:19].replace("T", " "),
+            (summary.last_ts or "")[:19].replace("T", " "),
+            str(summary.open_calls or ""),
+        )
+        for summary in found
+    ]
+    if not rows:
+        say("No sessions yet.")
+        return
+    headings = ("SESSION", "TENANT", "EVENTS", "FIRST (UTC)", "LAST (UTC)", "OPEN CALLS")
+    for line in render.table(headings, rows, on, right=frozenset({2, 5})):
+        say(line)

@@ -1,0 +1,254 @@
+"""Lines out of the log and foreign transcripts into it: export, import."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+
+from convlog_sqlite import HARNESSES, ConversationLog, ImportReport, Mirror, NotAStore, import_transcripts
+from convlog_sqlite.cli import render
+from convlog_sqlite.cli.failing import REFUSED, fail
+from convlog_sqlite.cli.options import (
+    JsonOption,
+    StoreOption,
+    complete_session,
+    existing,
+    put,
+    put_json,
+    reading,
+    say,
+    usage_error,
+    writing,
+)
+
+Sessions = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[SESSION]...", help="Session ids. Default: all.", autocompletion=complete_session
+    ),
+]
+
+
+def export(
+    context: typer.Context,
+    sessions: Sessions = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out", metavar="DIR", help="Write DIR/SESSION/conversation.jsonl, or bring it up to date."
+        ),
+    ] = None,
+    mirror: Annotated[
+        bool, typer.Option("--mirror", help="Bring the store's own mirror up to date.", show_default=False)
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Keep the files in step, until interrupted.", show_default=False)
+    ] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the canonical lines: to standard output, to files elsewhere, or to the mirror.
+
+    The sessions follow each other by id, and their events by seq. Two exports of the same log are the same bytes.
+    """
+    if mirror and out is not None:
+        raise usage_error("give --out or --mirror, not both", "--mirror")
+    if not mirror and out is None:
+        if follow:
+            raise usage_error(
+                "needs --mirror or --out; `convlog tail --follow` follows a session", "--follow"
+            )
+        with reading(context, store) as log:
+            for line in log.lines(*_named(log, sessions)):
+                put(line)
+        return
+    with writing(context, store, create=False) as log:
+        files = log.mirror if out is None else log.exporter(out)
+        if not files.enabled:
+            fail(
+                REFUSED,
+                "this store keeps no mirror (it was made with --no-mirror); --out DIR writes files elsewhere",
+            )
+        named = _named(log, sessions)
+        _report(
+            files, _bring_up(files, named or [found.id for found in log.sessions()]), context, as_json=as_json
+        )
+        if follow:
+            _keep(files, named)
+
+
+def _named(log: ConversationLog, sessions: Sequence[str] | None) -> list[str]:
+    return [existing(log, session).id for session in dict.fromkeys(sessions or ())]
+
+
+def _bring_up(files: Mirror, sessions: Sequence[str]) -> dict[str, int]:
+    """Bring the files up to date; how many lines were written to each."""
+    if not sys.stderr.isatty():
+        return files.update(*sessions)
+    with typer.progressbar(sessions, label="export", file=sys.stderr) as steps:
+        return {session: files.update(session)[session] for session in steps}
+
+
+def _report(files: Mirror, written: dict[str, int], context: typer.Context, *, as_json: bool) -> None:
+    on = render.screen(context, as_json=as_json)
+    if on is None:
+        for session, lines in written.items():
+            put_json({"session": session, "lines": lines, "path": str(files.path(session))})
+        return
+    rows = [(session, str(lines), str(files.path(session))) for session, lines in written.items() if lines]
+    if not rows:
+        say("Up to date.")
+        return
+    for line in render.table(("SESSION", "NEW LINES", "FILE"), rows, on, right=frozenset({1})):
+        say(line)
+
+
+def _keep(files: Mirror, sessions: Sequence[str]) -> None:
+    sys.stdout.flush()
+    with _until_signalled() as stop:
+        files.follow(sessions, stop=stop)
+
+
+@contextmanager
+def _until_signalled() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set: here they are how one ends, not a failure."""
+    import signal
+
+    stop = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def import_(
+    context: typer.Context,
+    harness: Annotated[
+        str,
+        typer.Argument(
+            metavar="HARNESS", help="Whose transcripts: " + ", ".join(HARNESSES) + ".", show_default=False
+        ),
+    ],
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PATH]...", help="Files or folders. Default: where the harness keeps them."),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="WHEN", help="Files changed since: 30m, 12h, 7d, 2w or a date."),
+    ] = None,
+    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Read and report, write nothing.", show_default=False)
+    ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Keep each untouched record, sealed.", show_default=False)
+    ] = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Import the transcripts of an agent harness. Importing them again adds only what is new."""
+    if harness not in HARNESSES:
+        raise usage_error(f"{harness!r} is not one of: {', '.join(HARNESSES)}", "HARNESS")
+    when = None if since is None else _since(since)
+    on = render.screen(context, as_json=as_json)
+    with _log_to_import_to(context, store, dry_run=dry_run) as log, _progress() as progress:
+        report = import_transcripts(
+            log,
+            harness,
+            paths or (),
+            since=when,
+            session=session,
+            raw=raw,
+            dry_run=dry_run,
+            progress=progress,
+        )
+    if on is None:
+        put_json(report.to_dict())
+    else:
+        for line in _summary(report, on):
+            say(line)
+
+
+_SPAN = re.compile(r"([0-9]{1,6})([mhdw])", re.ASCII)
+_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def _since(text: str) -> datetime:
+    """The instant that `--since` names. A date without a time zone is one of this machine."""
+    span = _SPAN.fullmatch(text)
+    try:
+        if span:
+            return datetime.now(UTC) - timedelta(**{_UNITS[span[2]]: int(span[1])})
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise usage_error(
+            f"{text!r} is not 30m, 12h, 7d, 2w or a date such as 2026-01-31", "--since"
+        ) from None
+
+
+@contextmanager
+def _log_to_import_to(
+    context: typer.Context, store: str | None, *, dry_run: bool
+) -> Iterator[ConversationLog | None]:
+    """The store; for a dry run what there is, to tell what is new, and it may be nothing."""
+    if not dry_run:
+        with writing(context, store, create=True) as log:
+            yield log
+        return
+    with ExitStack() as closing:
+        try:
+            log = closing.enter_context(reading(context, store))
+        except NotAStore:
+            yield None
+        else:
+            yield log
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int, ImportReport], None] | None]:
+    """A bar on stderr that moves with the transcripts; nothing where nobody looks."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with ExitStack() as closing:
+        bars: list[Any] = []
+
+        def advance(done: int, total: int, report: ImportReport) -> None:
+            if not bars:
+                bar = typer.progressbar(length=total, label="import", show_pos=True, file=sys.stderr)
+                bars.append(closing.enter_context(bar))
+            bars[0].update(done - bars[0].pos)
+            bars[0].label = f"import ({report.new} new)"
+
+        yield advance
+
+
+def _summary(report: ImportReport, on: render.Screen) -> Iterator[str]:
+    said = report.to_dict()
+    kinds, problems, refusals = said.pop("kinds", {}), said.pop("problems", []), said.pop("refusals")
+    sessions = said.pop("sessions")
+    title = f"{said.pop('harness')}, {len(sessions)} session{'' if len(sessions) == 1 else 's'}"
+    yield on.strong(title + (": nothing was written" if said.pop("dry_run") else ""))
+    yield from render.tree(said, on, indent="  ")
+    if kinds:
+        yield ""
+        rows = [(kind, str(count)) for kind, count in sorted(kinds.items(), key=lambda item: -item[1])]
+        yield from render.table(
+            ("  RECORD", "COUNT"), [("  " + kind, count) for kind, count in rows], on, right=frozenset({1})
+        )
+    for problem in problems:
+        yield f"{render.printable(problem['file'])}:{problem['line']}: {render.printable(problem['reason'])} ({problem['outcome']})"
+    for refusal in refusals:
+        yield "refused " + render.printable(refusal)

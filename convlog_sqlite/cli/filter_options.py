@@ -1,0 +1,22 @@
+"""The filters of a read, as options."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+
+def _filter(name: str, metavar: str, text: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=text, rich_help_panel="Filters", show_default=False)
+
+
+Agent = Annotated[str | None, _filter("--agent", "NAME", "Written by this agent.")]
+Type = Annotated[str | None, _filter("--type", "TYPE", "message, tool_call, tool_result or mutation.")]
+Task = Annotated[str | None, _filter("--task", "ID", "Of this task.")]
+Thread = Annotated[str | None, _filter("--thread", "ID", "Of this thread.")]
+Tool = Annotated[str | None, _filter("--tool", "NAME", "Calls and results of this tool.")]
+Kind = Annotated[str | None, _filter("--kind", "KIND", "Mutations of this kind.")]
+To = Annotated[str | None, _filter("--to", "NAME", "With this recipient.")]
+Performative = Annotated[str | None, _filter("--performative", "ACT", "With this communicative act.")]
+Correlation = Annotated[str | None, _filter("--correlation", "ID", "With this correlation id.")]

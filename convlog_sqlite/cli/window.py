@@ -1,0 +1,35 @@
+"""The part of a session that `tail` shows, gathered over as many bounded reads as it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from convlog_sqlite import ConversationLog, Event, Filters, Session
+
+
+def last(session: Session, count: int, *, after: int, before: int | None, filters: Filters) -> list[Event]:
+    """The last `count` events between the seqs `after` and `before`, both exclusive, ascending."""
+    found: list[Event] = []
+    while count > len(found):
+        page = session.tail(count - len(found), before=before, **filters)
+        found[:0] = [event for event in page if event.seq > after]
+        before = page.next
+        if before is None or before <= after + 1:
+            break
+    return found
+
+
+def everything(session: Session, *, after: int, before: int | None, filters: Filters) -> Iterator[Event]:
+    """All events between the seqs `after` and `before`, both exclusive, page by page."""
+    place: int | None = after
+    while place is not None:
+        page = session.read(after=place, before=before, **filters)
+        yield from page
+        place = page.next
+
+
+def with_calls(log: ConversationLog, events: list[Event]) -> list[Event]:
+    """`events` and, in front, the calls whose results stand among them alone."""
+    here = {event.id for event in events}
+    wanted = {event.call_id for event in events if event.call_id and event.call_id not in here}
+    return sorted([*map(log.event, wanted), *events], key=lambda event: event.seq)

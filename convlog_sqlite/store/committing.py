@@ -1,0 +1,161 @@
+"""Group commit: appends that wait together share one durable transaction.
+
+Whoever comes first leads: it takes the write lock, and commits what it finds waiting, its own among it,
+while the next ones queue up behind. A sync serves them all. Each append has a savepoint of its own, so
+that one that is refused takes no seq and harms no other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from convlog_sqlite.database import Connection, Database, value
+from convlog_sqlite.drafts import Draft
+from convlog_sqlite.errors import ConvlogError, Refused, StoreIOError, UnknownReference
+from convlog_sqlite.instants import Clock
+from convlog_sqlite.keystore import Keystore
+from convlog_sqlite.store.names import Names
+from convlog_sqlite.store.preparing import Prepared, prepare
+from convlog_sqlite.store.reading import Opener
+from convlog_sqlite.store.sessions import Sessions
+from convlog_sqlite.store.writing import Appended, Batch, Context
+
+HIGHEST_SLOT: Final = "SELECT coalesce(max(number), -1) FROM slot"
+SAVEPOINT: Final = "SAVEPOINT append"
+ROLLBACK_TO: Final = "ROLLBACK TO append"
+RELEASE: Final = "RELEASE append"
+
+_MOST_DRAFTS: Final = 1000  # in one transaction, unless a single append has more
+
+
+@dataclass(slots=True)
+class Request:
+    """One append that waits for its commit."""
+
+    session: str
+    tenant: str | None
+    prepared: Sequence[Prepared]
+    slots: Iterator[tuple[int, bytes]]
+    settled: bool = False
+    appended: list[Appended] = field(default_factory=list)
+    error: BaseException | None = None
+    batch: Batch | None = None
+
+    def outcome(self) -> list[Appended]:
+        """What was recorded. Raises what refused it."""
+        if self.error is not None:
+            raise self.error
+        return self.appended
+
+
+class Writer:
+    """Appends drafts. Safe to use from several threads."""
+
+    def __init__(self, database: Database, keystore: Keystore, store_id: bytes, clock: Clock) -> None:
+        self.database, self.keystore, self.store_id = database, keystore, store_id
+        self.names, self.sessions, self.opener = Names(), Sessions(), Opener(keystore, store_id)
+        self._context = Context(store_id, keystore, clock, self.names, self.sessions, self.opener)
+        self._waiting: deque[Request] = deque()
+        self._leading = threading.Lock()
+
+    def append(self, session: str, tenant: str | None, prepared: Sequence[Prepared]) -> list[Appended]:
+        """Record drafts, all or none; the session is opened if it is new.
+
+        Returns once they are committed and, at full durability, synced. Raises Refused with `index`
+        set when one of several drafts is at fault, and nothing was written.
+        """
+        request = self.request(session, tenant, prepared)
+        self._waiting.append(request)
+        with self._leading:
+            while not request.settled:
+                self.commit(self._together())
+        return request.outcome()
+
+    def request(self, session: str, tenant: str | None, prepared: Sequence[Prepared]) -> Request:
+        """An append ready to be committed: its keys are durable."""
+        wanted = sum(1 + len(item.blobs) for item in prepared)
+        # One more for the opening of a session: it may turn out to be new inside the transaction.
+        return Request(session, tenant, prepared, iter(self.keystore.take(wanted + 1, self._highest_slot)))
+
+    def _together(self) -> list[Request]:
+        requests: list[Request] = []
+        drafts = 0
+        while self._waiting and (not requests or drafts + len(self._waiting[0].prepared) <= _MOST_DRAFTS):
+            requests.append(self._waiting.popleft())
+            drafts += len(requests[-1].prepared)
+        return requests
+
+    def commit(self, requests: Sequence[Request]) -> None:
+        """Commit requests in one transaction, and settle each: recorded, or with the error that is its own.
+
+        Only one thread at a time may be in here.
+        """
+        try:
+            with self.database.write() as connection:
+                record = self._record if len(requests) == 1 else self._record_apart
+                for request in requests:
+                    record(connection, request)
+        except ConvlogError as error:
+            self._fail(requests, error)
+        except BaseException as error:
+            # An interrupt may have come just before or just after the commit: nobody knows, and so it is said.
+            self._fail(requests, StoreIOError(self.database.path, "interrupted while it was committed"))
+            raise error from None
+        else:
+            self._settle(requests)
+
+    def _record_apart(self, connection: Connection, request: Request) -> None:
+        connection.execute(SAVEPOINT)
+        try:
+            self._record(connection, request)
+        except Refused as refused:
+            connection.execute(ROLLBACK_TO)
+            request.error = refused
+        connection.execute(RELEASE)
+
+    def _record(self, connection: Connection, request: Request) -> None:
+        prepared = request.prepared
+        request.batch = batch = self._open(connection, request)
+        appended = []
+        for index, item in enumerate(prepared):
+            try:
+                appended.append(batch.add(item))
+            except Refused as refused:
+                raise (refused.at(index) if len(prepared) > 1 else refused) from None
+        batch.flush()
+        request.appended = appended
+
+    def _open(self, connection: Connection, request: Request) -> Batch:
+        row = self.sessions.find(connection, request.session)
+        if row is not None:
+            if request.tenant is not None and row.tenant != request.tenant:
+                raise UnknownReference("session", request.session)
+            return Batch(self._context, connection, row, request.slots)
+        fresh: dict[str, int] = {}
+        tenant = None if request.tenant is None else self.names.intern(connection, request.tenant, fresh)
+        row = self.sessions.insert(connection, request.session, request.tenant, tenant)
+        batch = Batch(self._context, connection, row, request.slots)
+        opening = Draft(type="mutation", agent=request.prepared[0].envelope["agent"], kind="session-opened")
+        batch.add(prepare(opening, self.keystore.pepper))
+        return batch
+
+    def _settle(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if request.error is None and request.batch is not None:
+                request.batch.committed()
+                self.keystore.give_back(list(request.slots))
+            request.settled = True
+
+    def _fail(self, requests: Sequence[Request], error: ConvlogError) -> None:
+        for request in requests:
+            request.error = request.error or error
+            request.settled = True
+
+    def _highest_slot(self) -> int:
+        with self.database.read() as connection:
+            highest: int = value(connection, HIGHEST_SLOT)
+        return highest
