@@ -11,7 +11,7 @@
 Public is what can be imported from here, and nothing else.
 """
 
-from convlog_sqlite.drafts import ABSENT, Attachment, Draft, ForeignDraft
+from convlog_sqlite.drafts import ABSENT, Attachment, Draft, ForeignDraft, check_session_id
 from convlog_sqlite.errors import (
     ConvlogError,
     EventTooLarge,
@@ -100,6 +100,7 @@ __all__ = [
     "UnknownReference",
     "UnsupportedFilesystem",
     "UnsupportedPlatform",
+    "check_session_id",
     "import_transcripts",
     "parse_json",
 ]

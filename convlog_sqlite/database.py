@@ -162,7 +162,8 @@ class Database:
             raise NotAStore(self.path, "the database is not in WAL mode")
         return connection
 
-    def _check_usable(self) -> None:
+    def check_usable(self) -> None:
+        """Raise StoreClosed or ForkedHandle when nothing can be done with this handle any more."""
         if self._refusal is not None:
             raise self._refusal(self.path)
 
@@ -170,7 +171,7 @@ class Database:
     def read(self) -> Iterator[Connection]:
         """One snapshot. Fetch inside the block; keep it short."""
         with self._reading, translated(self.path):
-            self._check_usable()
+            self.check_usable()
             if self.path == MEMORY:
                 yield self._write_connection()
                 return
@@ -198,7 +199,6 @@ class Database:
         the handle's durability.
         """
         with self._writing, translated(self.path), self._gated():
-            self._check_usable()
             if self.read_only:
                 raise StoreReadOnly(self.path, "this handle was opened read-only")
             connection = self._write_connection()
@@ -214,6 +214,7 @@ class Database:
 
     @contextmanager
     def _gated(self) -> Iterator[None]:
+        self.check_usable()  # first: the gate of a closed or forked handle is closed too
         if self._gate is None:
             yield
             return
@@ -228,7 +229,7 @@ class Database:
     def checkpoint(self) -> tuple[int, int]:
         """Move WAL frames into the database without waiting: (frames in the WAL, frames moved)."""
         with self._writing, translated(self.path):
-            self._check_usable()
+            self.check_usable()
             return self._write_connection().wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
 
     def watch(self) -> Callable[[], bool]:
@@ -268,7 +269,7 @@ class _Watch:
     def changed(self) -> bool:
         # The pragma, not the method of the same name: the method does not see other processes.
         with translated(self._database.path):
-            self._database._check_usable()  # noqa: SLF001 one module, one handle
+            self._database.check_usable()
             now: int = self._connection.execute(DATA_VERSION).get
         changed, self._seen = now != self._seen, now
         return changed

@@ -239,7 +239,7 @@ class Event:
     def __hash__(self) -> int:
         return hash(self.envelope_bytes)
 
-    def __reduce__(self) -> tuple[type[Event], tuple[bytes, Payload]]:
+    def __reduce__(self) -> tuple[Any, tuple[bytes, Payload]]:
         return Event, (self.envelope_bytes, self.payload)  # copied and pickled by what it is, its bytes
 
     def __repr__(self) -> str:

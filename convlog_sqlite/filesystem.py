@@ -18,7 +18,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from convlog_sqlite.errors import StoreBusy, UnsupportedFilesystem, UnsupportedPlatform, os_errors
+from convlog_sqlite.errors import (
+    ForkedHandle,
+    StoreBusy,
+    StoreClosed,
+    StoreError,
+    UnsupportedFilesystem,
+    UnsupportedPlatform,
+    os_errors,
+)
 
 PRIVATE_DIRECTORY: Final = 0o700
 PRIVATE_FILE: Final = 0o600
@@ -108,6 +116,7 @@ class FileLock:
         with os_errors(path):
             self._descriptor = os.open(path, flags, PRIVATE_FILE)
         self._threads = threading.Lock()
+        self._refusal: type[StoreError] = StoreClosed
         _LOCKS.add(self)
 
     def try_acquire(self, operation: int = fcntl.LOCK_EX) -> bool:
@@ -141,6 +150,9 @@ class FileLock:
         return False
 
     def _flock(self, operation: int) -> bool:
+        if self._descriptor < 0:
+            self._threads.release()
+            raise self._refusal(self.path)
         try:
             fcntl.flock(self._descriptor, operation | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -167,15 +179,20 @@ class FileLock:
         if descriptor >= 0:
             os.close(descriptor)
 
+    def _forked(self) -> None:
+        # A forked child shares the open file, and with it the flock: closing the child's descriptor (not
+        # unlocking, which would release the parent's lock) lets the lock die with the parent.
+        self.close()
+        self._threads = threading.Lock()  # another thread may have held the old one
+        self._refusal = ForkedHandle
+
 
 _LOCKS: Final[weakref.WeakSet[FileLock]] = weakref.WeakSet()
 
 
 def _close_inherited_locks() -> None:
-    # A forked child shares the open file, and with it the flock: closing the child's descriptor (not
-    # unlocking, which would release the parent's lock) lets the lock die with the parent.
     for lock in list(_LOCKS):
-        lock.close()
+        lock._forked()  # noqa: SLF001 one module, one lock
 
 
 os.register_at_fork(after_in_child=_close_inherited_locks)

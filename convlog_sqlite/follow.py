@@ -8,7 +8,6 @@ pragma is polled, at most 20 ms apart.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import sys
@@ -97,6 +96,8 @@ def _inotify(directory: Path) -> int | None:
     """
     if sys.platform != "linux":
         return None
+    import ctypes  # noqa: PLC0415 only a follower needs it
+
     library = ctypes.CDLL(None, use_errno=True)
     descriptor: int = library.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC)
     if descriptor < 0:

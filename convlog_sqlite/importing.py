@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from convlog_sqlite import strictjson
-from convlog_sqlite.adapters import claude_code
 from convlog_sqlite.drafts import ABSENT, Draft, ForeignDraft
 from convlog_sqlite.errors import ImportFailed, InvalidEvent, Refused
 from convlog_sqlite.log import ConversationLog
@@ -86,6 +85,8 @@ def import_transcripts(
     """
     if harness not in HARNESSES:
         raise InvalidEvent("/harness", "one of " + ", ".join(HARNESSES))
+    from convlog_sqlite.adapters import claude_code  # noqa: PLC0415 only an import needs it
+
     found = claude_code.find(paths, since=since)
     if session is not None:
         found = [transcript for transcript in found if transcript.session_id == session]

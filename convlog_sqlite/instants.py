@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 Clock = Callable[[], int]
 """Gives nanoseconds since the Unix epoch."""
@@ -20,8 +21,14 @@ system_clock: Clock = time.time_ns
 
 def from_microseconds(microseconds: int) -> str:
     """RFC 3339 in UTC with six digits and Z."""
-    instant = _EPOCH + timedelta(microseconds=microseconds)
-    return instant.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    seconds, fraction = divmod(microseconds, 1_000_000)
+    return f"{_to_second(seconds)}.{fraction:06d}Z"
+
+
+@lru_cache(maxsize=64)
+def _to_second(seconds: int) -> str:
+    # Events come many to a second: the calendar is worked out once for each.
+    return (_EPOCH + timedelta(seconds=seconds)).isoformat()[:19]
 
 
 def from_milliseconds(milliseconds: int) -> str:

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from convlog_sqlite import sealing
-from convlog_sqlite.errors import KeystoreUnusable, StoreReadOnly, os_errors
+from convlog_sqlite.errors import KeystoreUnusable, StoreClosed, StoreReadOnly, os_errors
 from convlog_sqlite.events import Erased, Locked, Lost
 from convlog_sqlite.filesystem import PRIVATE_FILE, sync, sync_directory, write_all
 from convlog_sqlite.instants import from_milliseconds
@@ -210,11 +210,12 @@ class Keystore:
 
     def __init__(self, file: SlotFile, path: str, store_id: bytes | None) -> None:
         """Read and check the header. `store_id` is the store that must own it (None: any)."""
-        self._file, self._path = file, path
+        self._file, self._path, self._closed = file, path, False
         self._threads = threading.Lock()
         self._leased: list[tuple[int, bytes]] = []
         self._next_lease = _FIRST_LEASE
-        copies = [Header.from_bytes(file.read(_COPY, at)) for at in (0, _COPY)]
+        with os_errors(path):
+            copies = [Header.from_bytes(file.read(_COPY, at)) for at in (0, _COPY)]
         valid = [copy for copy in copies if copy is not None]
         if not valid:
             file.close()
@@ -255,9 +256,12 @@ class Keystore:
         return self._pepper
 
     def _check_identity(self) -> None:
-        seen = self._file.read(_GENERATION.size, 16)
+        if self._closed:
+            raise StoreClosed(self._path)
         expected = _GENERATION.pack(self.header.store_id, self.header.generation)
-        second = seen if seen == expected else self._file.read(_GENERATION.size, _COPY + 16)
+        with os_errors(self._path):
+            seen = self._file.read(_GENERATION.size, 16)
+            second = seen if seen == expected else self._file.read(_GENERATION.size, _COPY + 16)
         if second != expected or self._file.replaced():
             raise KeystoreUnusable(
                 self._path, "the keystore was replaced while it was open; open the store again"
@@ -333,5 +337,6 @@ class Keystore:
 
     def close(self) -> None:
         """Close the file. Safe to call twice."""
+        self._closed = True
         self._leased.clear()
         self._file.close()

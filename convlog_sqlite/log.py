@@ -19,7 +19,7 @@ from convlog_sqlite import discovery
 from convlog_sqlite.database import DURABILITIES
 from convlog_sqlite.drafts import Draft, check_name, check_session_id
 from convlog_sqlite.errors import InvalidEvent, NotAStore, Refused, StoreReadOnly, UnknownReference
-from convlog_sqlite.events import Event
+from convlog_sqlite.events import Event, canonical_line
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.follow import Waiter
 from convlog_sqlite.instants import (
@@ -32,12 +32,10 @@ from convlog_sqlite.instants import (
 )
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.session import Session
-from convlog_sqlite.status import status
 from convlog_sqlite.store import copies, opening
 from convlog_sqlite.store.preparing import foreign_digest, prepare
 from convlog_sqlite.store.reader import Reader, SessionSummary
 from convlog_sqlite.store.writing import Appended
-from convlog_sqlite.verify import verify
 from convlog_sqlite.vocabulary import STORE_SESSION
 
 
@@ -148,7 +146,10 @@ class ConversationLog:
         return self.reader.summaries()
 
     def event(self, event_id: str) -> Event:
-        """The event with this id, in any session. Raises UnknownReference."""
+        """The event with this id, in any session; the first 8 or more hex digits will do where they are unique.
+
+        Raises UnknownReference, and InvalidEvent when several ids begin like that.
+        """
         return self.reader.event(event_id)
 
     def lines(self, *session_ids: str) -> Iterator[bytes]:
@@ -162,6 +163,28 @@ class ConversationLog:
                 raise UnknownReference("session", session)
         for session in session_ids or there:
             yield from self.reader.lines(session)
+
+    def follow_lines(self, *session_ids: str, timeout: float | None = None) -> Iterator[bytes]:
+        """The canonical lines of sessions (none named: all), those there are and those to come.
+
+        In order within each session. Ends when nothing was appended for `timeout` seconds. Nothing in the
+        database stays open while the caller's code runs.
+        """
+        waiter = self.waiter()
+        seen: dict[str, int] = {}
+        position = 0
+        try:
+            while waiter.wait(timeout):
+                head, _ = self.reader.store_head()
+                for session in self.reader.changed_sessions(position):
+                    if session_ids and session not in session_ids:
+                        continue
+                    for block in self.reader.blocks(session, seen.get(session, 0)):
+                        yield from (canonical_line(envelope, payload) for _, envelope, payload in block)
+                        seen[session] = block[-1][0]
+                position = head
+        finally:
+            waiter.close()
 
     @property
     def mirror(self) -> Mirror:
@@ -195,6 +218,8 @@ class ConversationLog:
 
     def verify(self, *session_ids: str, anchor: Anchor | None = None) -> Iterator[Finding]:
         """Check everything that can be checked, and yield what is wrong. See `convlog_sqlite.verify`."""
+        from convlog_sqlite.verify import verify  # noqa: PLC0415 seldom needed, and the command starts without it
+
         known = None if anchor is None else (anchor.store, anchor.pos, anchor.chain)
         return verify(self.reader, self._mirror, session_ids, known)
 
@@ -207,13 +232,15 @@ class ConversationLog:
 
     def status(self) -> dict[str, Any]:
         """What the store is and how it is doing, as JSON values. See `convlog status`."""
+        from convlog_sqlite.status import status  # noqa: PLC0415 seldom needed, and the command starts without it
+
         return status(self._store, self.reader, self._mirror)
 
     def append_drafts(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> list[Event]:
         """Record drafts in one session, all or none. `Session.append` and `append_many` are this."""
-        if self.path is None:
-            self._check_author(drafts)
+        author = self._only_author(drafts) if self.path is None else None
         appended = self._append(session, tenant, [(None, draft) for draft in drafts])
+        self._author = author
         if self._mirror is not None and self._mirror.enabled:
             self._mirror.after_append(session)
         return [item.event for item in appended]
@@ -245,11 +272,13 @@ class ConversationLog:
                 raise (refused.at(index) if len(drafts) > 1 else refused) from None
         return self._store.writer.append(session, tenant, prepared)
 
-    def _check_author(self, drafts: Sequence[Draft]) -> None:
-        for draft in drafts:
-            if self._author not in (None, draft.agent):
-                raise InvalidEvent("/agent", "an ephemeral log has one author; open a store for more")
-            self._author = draft.agent
+    def _only_author(self, drafts: Sequence[Draft]) -> str:
+        author = self._author or drafts[0].agent
+        for index, draft in enumerate(drafts):
+            if draft.agent != author:
+                refused = InvalidEvent("/agent", "an ephemeral log has one author; open a store for more")
+                raise refused.at(index) if len(drafts) > 1 else refused
+        return author
 
     def waiter(self) -> Waiter:
         """Waits for commits by any process; the caller closes it."""

@@ -8,11 +8,12 @@ where nobody can know: append again with the same `idempotency_key` to settle it
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypedDict, Unpack
 
 from convlog_sqlite import strictjson
 from convlog_sqlite.drafts import ABSENT, Absent, Attachment, Draft
+from convlog_sqlite.errors import UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.follow import Waiter
 from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
@@ -127,11 +128,12 @@ class Session:
         """
         return self._log.append_drafts(self.id, self.tenant, [draft])[0]
 
-    def append_many(self, drafts: Sequence[Draft]) -> list[Event]:
+    def append_many(self, drafts: Iterable[Draft]) -> list[Event]:
         """Record drafts in one durable transaction, all or none, in order.
 
         Raises what `append` raises; `index` of a Refused says which draft was at fault.
         """
+        drafts = list(drafts)
         return self._log.append_drafts(self.id, self.tenant, drafts) if drafts else []
 
     @property
@@ -150,8 +152,8 @@ class Session:
     ) -> Page:
         """The last `n` events (before seq `before`), ascending, at the same cost in any length of session.
 
-        With `pairs`, calls in front of the window that are answered in it are added, so that no result
-        stands without its call. `Page.next` is the `before` of the page in front.
+        With `pairs`, calls that are answered in the window and stand in front of it, or do not match the
+        filters, are added, so that no result stands without its call. `Page.next` is the `before` of the page in front.
         """
         page = self._reader.tail(self.id, n, before, filters, max_scan)
         return self._reader.calls_of(self.id, page) if pairs and page else page
@@ -196,6 +198,8 @@ class Session:
 
     def attachment(self, event: Event, index: int = 0) -> bytes:
         """The bytes of one attachment. Raises UnknownReference, PayloadUnreadable."""
+        if index < 0:
+            raise UnknownReference("attachments", str(index))
         return self._reader.blob(event, FIRST_ATTACHMENT + index)
 
     def follow(

@@ -72,7 +72,8 @@ def preview(value: Any, encoded: bytes, limit: int) -> tuple[str, dict[str, int]
     """
     text = value if isinstance(value, str) else encoded.decode()
     source = text.encode()
-    limit = min(limit, len(source) // 2)  # a short text can be long as JSON: control characters take six bytes
+    # A short text can be long as JSON, where a control character takes six bytes: cut it all the same.
+    limit = min(limit, len(source) // 2)
     head = source[: limit * 3 // 4].decode("utf-8", "ignore")
     tail = source[len(source) - limit // 4 :].decode("utf-8", "ignore")
     kept = len(head.encode()) + len(tail.encode())

@@ -77,6 +77,7 @@ class Writer:
 
     def request(self, session: str, tenant: str | None, prepared: Sequence[Prepared]) -> Request:
         """An append ready to be committed: its keys are durable."""
+        self.database.check_usable()
         wanted = sum(1 + len(item.blobs) for item in prepared)
         # One more for the opening of a session: it may turn out to be new inside the transaction.
         return Request(session, tenant, prepared, iter(self.keystore.take(wanted + 1, self._highest_slot)))

@@ -25,11 +25,15 @@ from convlog_sqlite.database import BUSY_SECONDS, MEMORY, Database, check_sqlite
 from convlog_sqlite.drafts import Draft
 from convlog_sqlite.errors import KeystoreUnusable, NotAStore, StoreBusy, StoreReadOnly, os_errors
 from convlog_sqlite.filesystem import (
+    PRIVATE_DIRECTORY,
+    PRIVATE_FILE,
     FileLock,
     check_filesystem,
     check_platform,
     make_private_directory,
+    sync,
     sync_directory,
+    write_all,
 )
 from convlog_sqlite.instants import Clock
 from convlog_sqlite.keystore import Keystore
@@ -94,12 +98,19 @@ def create(directory: Path, *, mirror: bool, keys: Path | None, clock: Clock) ->
 
 
 def _place_keystore(directory: Path, keys: Path | None) -> Path:
-    if keys is None:
-        return directory / KEYSTORE
-    keys = keys.absolute()
+    pointer = directory / KEYSTORE_POINTER
     with os_errors(directory):
-        (directory / KEYSTORE_POINTER).write_text(f"{keys}\n", encoding="utf-8")
-        keys.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if keys is None:
+            pointer.unlink(missing_ok=True)  # left by a crash: no store is here yet
+            return directory / KEYSTORE
+        keys = keys.absolute()
+        keys.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
+        descriptor = os.open(pointer, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, PRIVATE_FILE)
+        try:
+            write_all(descriptor, f"{keys}\n".encode())
+            sync(descriptor)
+        finally:
+            os.close(descriptor)
     return keys
 
 

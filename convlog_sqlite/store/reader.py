@@ -86,7 +86,7 @@ class Reader:
         scan: int = SCAN,
     ) -> Page:
         """The first `limit` events after `after`."""
-        rows = self._rows(reading.select, session, (after, before or LAST_SEQ, limit), filters, scan)
+        rows = self._rows(reading.select, session, (after, _end(before), limit), filters, scan)
         page = Page(self.opener.events(session, rows.rows))
         page.next = rows.rows[-1][0] if len(rows.rows) == limit > 0 else rows.stopped_at
         return page
@@ -95,7 +95,7 @@ class Reader:
         self, session: str, count: int, before: int | None, filters: Mapping[str, Any], scan: int = SCAN
     ) -> Page:
         """The last `count` events before `before`."""
-        rows = self._rows(reading.select_last, session, (0, before or LAST_SEQ, count), filters, scan)
+        rows = self._rows(reading.select_last, session, (0, _end(before), count), filters, scan)
         page = Page(self.opener.events(session, rows.rows))
         full = len(rows.rows) == count > 0
         page.next = rows.rows[0][0] if full and rows.rows[0][0] > 1 else rows.stopped_at
@@ -107,6 +107,8 @@ class Reader:
         if place[2] < 0:
             raise ValueError("a number of events is 0 or more")  # to SQLite a negative limit is none
         wanted = reading.check_filters(filters)
+        if wanted and scan < 1:
+            raise ValueError("a filtered read looks at 1 event or more")  # else it never gets further
         with self.database.read() as connection:
             row = self._find(connection, session)
             if row is None:
@@ -114,26 +116,29 @@ class Reader:
             where = reading.look_up(connection, self._names, wanted) if wanted else None
             if wanted and where is None:
                 return Rows([], None)
-            rows: Rows = select(connection, row, *place, where, scan)
+            after, before, limit = place
+            rows: Rows = select(connection, row, max(after, row.base), before, limit, where, scan)
             return rows
 
     def calls_of(self, session: str, page: Page) -> Page:
-        """`page` with the calls in front that its results answer, so that no pair is parted."""
-        first = page[0].seq if page else 0
+        """`page` with the calls that its results answer, so that no pair is parted."""
+        there = {event.seq for event in page}
         results = [event.seq for event in page if event.type == "tool_result"]
         with self.database.read() as connection:
             row = self._sessions.require(connection, session)
             calls = {value(connection, reading.SELECT_ANSWERED, (row.number, seq)) for seq in results}
-            wanted = sorted(seq for seq in calls if seq is not None and seq < first)
+            wanted = sorted(seq for seq in calls if seq is not None and seq not in there)
             rows = [
                 fetch(connection, reading.READ_PLAIN, (row.number, seq - 1, seq + 1, 1))[0] for seq in wanted
             ]
-        whole = Page([*self.opener.events(session, rows), *page])
+        whole = Page(sorted([*self.opener.events(session, rows), *page], key=lambda event: event.seq))
         whole.next = page.next
         return whole
 
     def open_calls(self, session: str, after: int, limit: int) -> Page:
         """Calls that have no result yet, ascending."""
+        if limit < 0:
+            raise ValueError("a number of events is 0 or more")
         with self.database.read() as connection:
             row = self._find(connection, session)
             if row is None:
@@ -161,7 +166,7 @@ class Reader:
     ) -> Iterator[list[tuple[int, bytes, Payload]]]:
         """(seq, envelope, payload answer) of a session, some hundreds at a time."""
         while True:
-            rows = self._rows(reading.select, session, (after, before or LAST_SEQ, LINES_AT_ONCE), {}, 0).rows
+            rows = self._rows(reading.select, session, (after, _end(before), LINES_AT_ONCE), {}, 0).rows
             if not rows:
                 return
             payloads = self.opener.payloads(session, rows)
@@ -222,6 +227,10 @@ class Reader:
                 for session, is_open in fetch(connection, reading.SELECT_KNOWN, (id_bytes(event_id),)):
                     found[event_id] = Known(session, bool(is_open))
         return found
+
+
+def _end(before: int | None) -> int:
+    return LAST_SEQ if before is None else before
 
 
 def _instant(microseconds: int | None) -> str | None:

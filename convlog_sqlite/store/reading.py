@@ -11,6 +11,7 @@ answer says where to go on.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,7 +20,6 @@ from convlog_sqlite import sealing
 from convlog_sqlite.database import Connection, Database, fetch, value
 from convlog_sqlite.errors import InvalidEvent, UnknownReference
 from convlog_sqlite.events import Corrupt, Event, Live, Payload
-from convlog_sqlite.instants import id_bytes
 from convlog_sqlite.keystore import Keystore
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.sessions import SessionRow
@@ -95,9 +95,10 @@ END_OF_TAIL: Final = """
 SELECT count(*), min(seq) FROM (SELECT seq FROM posting WHERE session = ?1 AND facet = ?5 AND name = ?6
 AND seq > ?2 AND seq < ?3 ORDER BY seq DESC LIMIT ?4)"""
 
-SELECT_BY_ID: Final = """
+SELECT_BY_PREFIX: Final = """
 SELECT v.seq, v.id, v.bytes, p.slot, p.sealed, s.name
-FROM envelope AS v JOIN session AS s ON s.id = v.session LEFT JOIN payload AS p ON p.pos = v.pos WHERE v.id = ?"""
+FROM envelope AS v JOIN session AS s ON s.id = v.session LEFT JOIN payload AS p ON p.pos = v.pos
+WHERE v.id BETWEEN ?1 AND ?2 LIMIT 2"""
 SELECT_HEAD: Final = "SELECT max(seq) FROM event WHERE session = ?"
 SELECT_EXTENT: Final = "SELECT ts FROM event WHERE session = ?1 AND seq = ?2"
 SELECT_OPEN: Final = "SELECT seq FROM open_call WHERE session = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3"
@@ -109,6 +110,8 @@ SELECT_KNOWN: Final = """
 SELECT s.name, EXISTS (SELECT 1 FROM open_call AS o WHERE o.session = v.session AND o.seq = v.seq)
 FROM envelope AS v JOIN session AS s ON s.id = v.session WHERE v.id = ?"""
 SELECT_POS: Final = "SELECT pos FROM envelope WHERE id = ?"
+
+_ID_DIGITS: Final = re.compile(r"[0-9a-f]{8,32}", re.ASCII)
 
 Row = tuple[int, bytes, bytes, int | None, bytes | None]  # seq, id, envelope, slot, sealed
 
@@ -133,6 +136,15 @@ class Filter:
     columns: tuple[int | None, ...]
     facet: int | None
     name: int | None
+
+    def scan(self, scan: int, limit: int) -> int:
+        """How many rows to look at: where the posting alone decides, those that are wanted and no others."""
+        return limit if self.is_posting_alone else scan
+
+    @property
+    def is_posting_alone(self) -> bool:
+        """Whether every row of the posting matches."""
+        return self.facet is not None and all(column is None for column in self.columns)
 
 
 def check_filters(filters: Mapping[str, Any]) -> dict[str, str]:
@@ -180,6 +192,7 @@ def select(
     """The first `limit` matching rows after `after`, ascending."""
     if where is None:
         return Rows(fetch(connection, READ_PLAIN, (session.number, after, before, limit)), None)
+    scan = where.scan(scan, limit)
     place = (session.number, after, before, limit, scan, *where.columns)
     if where.facet is None:
         rows = fetch(connection, READ_SCAN, place)
@@ -206,6 +219,7 @@ def select_last(
     if where is None:
         rows = fetch(connection, TAIL_PLAIN, (session.number, after, before, limit))
         return Rows(rows[::-1], None)
+    scan = where.scan(scan, limit)
     place = (session.number, after, before, limit, scan, *where.columns)
     if where.facet is None:
         rows = fetch(connection, TAIL_SCAN, place)[::-1]
@@ -228,7 +242,7 @@ def _posting_end(
     where: Filter,
     short: bool,
 ) -> int | None:
-    if not short or all(column is None for column in where.columns):
+    if not short or where.is_posting_alone:
         return None
     looked_at, last = fetch(connection, sql, (session.number, after, before, scan, where.facet, where.name))[
         0
@@ -273,14 +287,16 @@ class Opener:
 
 
 def event_by_id(database: Database, opener: Opener, event_id: str) -> Event:
-    """The event `event_id`, wherever it is. Raises UnknownReference."""
-    try:
-        wanted = id_bytes(event_id)
-    except ValueError:
-        raise UnknownReference("id", event_id) from None
+    """The event whose id begins with these 8 to 32 hex digits. Raises UnknownReference, InvalidEvent."""
+    digits = event_id.replace("-", "").lower()
+    if not _ID_DIGITS.fullmatch(digits):
+        raise UnknownReference("id", event_id)
+    first, last = (bytes.fromhex(digits.ljust(32, fill)) for fill in "0f")
     with database.read() as connection:
-        found = fetch(connection, SELECT_BY_ID, (wanted,))
+        found = fetch(connection, SELECT_BY_PREFIX, (first, last))
     if not found:
         raise UnknownReference("id", event_id)
+    if len(found) > 1:
+        raise InvalidEvent("/id", f"several event ids begin with {event_id}; give more of it")
     *row, session = found[0]
     return opener.events(session, [row])[0]
