@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ from convlog_sqlite.errors import (
 from convlog_sqlite.filesystem import FileLock
 
 Connection = apsw.Connection
+Lock = Any  # threading.Lock and RLock are no types
 
 MEMORY: Final = ":memory:"
 SQLITE_VERSION: Final = apsw.sqlite_lib_version()
@@ -97,7 +99,9 @@ def translated(path: str) -> Iterator[None]:
 def connect(
     path: str, *, read_only: bool = False, create: bool = False, synchronous: str = "FULL"
 ) -> Connection:
-    """One connection, with every setting that safety rests on."""
+    """One connection, with every setting that safety rests on. Raises ForkedHandle where fork() made it unsafe."""
+    if _UNSAFE and os.path.realpath(path) in _UNSAFE:
+        raise ForkedHandle(path, "in use while this process was forked; start the process anew (spawn)")
     mode = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     connection = apsw.Connection(path, flags=mode | (apsw.SQLITE_OPEN_CREATE if create else 0))
     # A backstop only: the writer gate keeps processes in order; this waits for checkpoints and recovery.
@@ -252,9 +256,11 @@ class Database:
                     connection.close()
             self._reader = self._writer = None
 
-    def _forked(self) -> None:
-        # Never close or finalise inherited handles: SQLite would drop the parent's locks.
-        _LEAKED.extend(found for found in (self._reader, self._writer) if found is not None)
+    def _locks(self) -> list[Lock]:
+        return [self._reading, self._writing]
+
+    def _forked(self, *, quiet: bool) -> None:
+        _let_go(self.path, [found for found in (self._reader, self._writer) if found is not None], quiet=quiet)
         self._reader = self._writer = None
         self._reading = self._writing = threading.RLock()  # another thread may have held the old ones
         self._refusal = ForkedHandle
@@ -264,29 +270,72 @@ class _Watch:
     def __init__(self, database: Database, connection: Connection) -> None:
         self._database, self._connection = database, connection
         self._seen = -1
+        self._asking = threading.Lock()
         _WATCHES.add(self)
 
     def changed(self) -> bool:
         # The pragma, not the method of the same name: the method does not see other processes.
-        with translated(self._database.path):
+        with self._asking, translated(self._database.path):
             self._database.check_usable()
             now: int = self._connection.execute(DATA_VERSION).get
         changed, self._seen = now != self._seen, now
         return changed
 
+    def _locks(self) -> list[Lock]:
+        return [self._asking]
+
+    def _forked(self, *, quiet: bool) -> None:
+        _let_go(self._database.path, [self._connection], quiet=quiet)
+        self._asking = threading.Lock()
+
+
+# fork(). SQLite keeps one table of open files for a process and counts the locks on them; POSIX locks do not
+# pass to a child, the table does. A connection that the child opens beside inherited ones takes no lock, because the
+# table says that there is one; the parent's last close then deletes the WAL under it, and what the child commits
+# is lost. So no thread is let into SQLite while the process forks, and the child closes what it
+# inherited, without a checkpoint: closing unlocks nothing of the parent's. Where that cannot be (a fork inside
+# a block, a thread that does not come back), the child may not open that file at all.
 
 _OPEN: Final[weakref.WeakSet[Database]] = weakref.WeakSet()
 _WATCHES: Final[weakref.WeakSet[_Watch]] = weakref.WeakSet()
 _LEAKED: Final[list[Connection]] = []
+_UNSAFE: Final[set[str]] = set()
+_held: list[tuple[Database | _Watch, list[Lock]]] = []
 
 
-def _after_fork() -> None:
-    for database in list(_OPEN):
-        database._forked()  # noqa: SLF001 one module, one handle
-    _LEAKED.extend(watch._connection for watch in list(_WATCHES))  # noqa: SLF001 one module, one handle
+def _let_go(path: str, connections: Sequence[Connection], *, quiet: bool) -> None:
+    if not quiet or any(connection.in_transaction for connection in connections):
+        _LEAKED.extend(connections)
+        _UNSAFE.add(os.path.realpath(path))
+        return
+    for connection in connections:
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.close()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+def _before_fork() -> None:
+    deadline = time.monotonic() + BUSY_SECONDS
+    for handle in [*_OPEN, *_WATCHES]:
+        taken = [lock for lock in handle._locks() if lock.acquire(timeout=max(0.0, deadline - time.monotonic()))]  # noqa: SLF001 one module
+        _held.append((handle, taken))
+
+
+def _after_fork_in_parent() -> None:
+    for _, taken in _held:
+        for lock in taken:
+            lock.release()
+    _held.clear()
+
+
+def _after_fork_in_child() -> None:
+    for handle, taken in _held:
+        handle._forked(quiet=len(taken) == len(handle._locks()))  # noqa: SLF001 one module
+    _held.clear()
+
+
+os.register_at_fork(
+    before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
+)
 
 
 class MigrationConnection:

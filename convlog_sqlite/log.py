@@ -18,7 +18,14 @@ from typing import Any, Self
 from convlog_sqlite import discovery
 from convlog_sqlite.database import DURABILITIES
 from convlog_sqlite.drafts import Draft, check_name, check_session_id
-from convlog_sqlite.errors import InvalidEvent, NotAStore, Refused, StoreReadOnly, UnknownReference
+from convlog_sqlite.errors import (
+    ConvlogError,
+    InvalidEvent,
+    NotAStore,
+    Refused,
+    StoreReadOnly,
+    UnknownReference,
+)
 from convlog_sqlite.events import Event, canonical_line
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.follow import Waiter
@@ -33,9 +40,9 @@ from convlog_sqlite.instants import (
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.session import Session
 from convlog_sqlite.store import copies, opening
-from convlog_sqlite.store.preparing import foreign_digest, prepare
+from convlog_sqlite.store.committing import Request
+from convlog_sqlite.store.preparing import Prepared, foreign_digest, prepare
 from convlog_sqlite.store.reader import Reader, SessionSummary
-from convlog_sqlite.store.writing import Appended
 from convlog_sqlite.vocabulary import STORE_SESSION
 
 
@@ -238,27 +245,59 @@ class ConversationLog:
 
     def append_drafts(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> list[Event]:
         """Record drafts in one session, all or none. `Session.append` and `append_many` are this."""
-        author = self._only_author(drafts) if self.path is None else None
-        appended = self._append(session, tenant, [(None, draft) for draft in drafts])
-        self._author = author
+        outcome = self.append_together([(session, tenant, drafts)])[0]
+        if isinstance(outcome, ConvlogError):
+            raise outcome
+        return outcome
+
+    def append_together(
+        self, appends: Sequence[tuple[str, str | None, Sequence[Draft]]]
+    ) -> list[list[Event] | ConvlogError]:
+        """Several appends, each (session, tenant, drafts) all or none by itself, in one durable transaction.
+
+        The outcome of each: its events, or the error that refused it and no other.
+        """
+        requests = [self._request(session, tenant, drafts) for session, tenant, drafts in appends]
+        self._store.writer.settle([request for request in requests if isinstance(request, Request)])
+        outcomes: list[list[Event] | ConvlogError] = []
+        written = set()
+        for request in requests:
+            if isinstance(request, ConvlogError):
+                outcomes.append(request)
+            elif isinstance(request.error, ConvlogError):
+                outcomes.append(request.error)
+            else:
+                outcomes.append([item.event for item in request.appended])
+                written.add(request.session)
+                if self.path is None:
+                    self._author = request.prepared[0].envelope["agent"]
         if self._mirror is not None and self._mirror.enabled:
-            self._mirror.after_append(session)
-        return [item.event for item in appended]
+            for session in sorted(written):
+                self._mirror.after_append(session)
+        return outcomes
+
+    def _request(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> Request | ConvlogError:
+        try:
+            if self.path is None:
+                self._only_author(drafts)
+            prepared = self._prepare(session, [(None, draft) for draft in drafts])
+            return self._store.writer.request(session, tenant, prepared)
+        except ConvlogError as error:
+            return error
 
     def append_foreign(self, session: str, drafts: Sequence[tuple[str, Draft]]) -> int:
         """Record drafts under ids that `foreign_id` gave, all or none; how many were not there before.
 
         The mirror is brought up to date by the caller, once an import is through.
         """
-        return sum(item.new for item in self._append(session, None, drafts))
+        appended = self._store.writer.append(session, None, self._prepare(session, drafts))
+        return sum(item.new for item in appended)
 
     def foreign_id(self, harness: str, key: str) -> str:
         """The event id that belongs to a native identity of a harness: a keyed digest, the same for ever."""
         return id_text(derived_event_id(foreign_digest(self._store.keystore.pepper, harness, key)))
 
-    def _append(
-        self, session: str, tenant: str | None, drafts: Sequence[tuple[str | None, Draft]]
-    ) -> list[Appended]:
+    def _prepare(self, session: str, drafts: Sequence[tuple[str | None, Draft]]) -> list[Prepared]:
         if self._store.database.read_only:
             raise StoreReadOnly(self.path or ":memory:", "this handle was opened read-only")
         if session == STORE_SESSION:
@@ -270,7 +309,7 @@ class ConversationLog:
                 prepared.append(prepare(draft, pepper, id_bytes(event_id) if event_id else None))
             except Refused as refused:
                 raise (refused.at(index) if len(drafts) > 1 else refused) from None
-        return self._store.writer.append(session, tenant, prepared)
+        return prepared
 
     def _only_author(self, drafts: Sequence[Draft]) -> str:
         author = self._author or drafts[0].agent

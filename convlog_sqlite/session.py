@@ -8,8 +8,9 @@ where nobody can know: append again with the same `idempotency_key` to settle it
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, TypedDict, Unpack
+from typing import Any, Final, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 from convlog_sqlite import strictjson
 from convlog_sqlite.drafts import ABSENT, Absent, Attachment, Draft
@@ -75,18 +76,21 @@ class Appending(Protocol):
     def waiter(self) -> Waiter: ...
 
 
-class Session:
-    """One session of a log. Made by `ConversationLog.session`; it exists in the store from its first event on."""
+Recorded = TypeVar("Recorded")
 
-    def __init__(self, log: Appending, session_id: str, tenant: str | None) -> None:
-        self._log, self.id, self.tenant = log, session_id, tenant
-        self._reader = log.reader
 
-    def message(self, body: str | Absent = ABSENT, *, agent: str, **keys: Unpack[EventKeys]) -> Event:
+class Verbs(ABC, Generic[Recorded]):
+    """The append verbs, over one `append`. They give what it gives: an Event, or an awaitable of one."""
+
+    @abstractmethod
+    def append(self, draft: Draft) -> Recorded:
+        """Record one draft."""
+
+    def message(self, body: str | Absent = ABSENT, *, agent: str, **keys: Unpack[EventKeys]) -> Recorded:
         """Record what an agent said."""
         return self.append(Draft(type="message", agent=agent, body=body, **keys))
 
-    def tool_call(self, tool: str, args: Any = ABSENT, *, agent: str, **keys: Unpack[EventKeys]) -> Event:
+    def tool_call(self, tool: str, args: Any = ABSENT, *, agent: str, **keys: Unpack[EventKeys]) -> Recorded:
         """Record that an agent calls a tool, before the tool runs."""
         return self.append(Draft(type="tool_call", agent=agent, tool=tool, args=args, **keys))
 
@@ -98,7 +102,7 @@ class Session:
         agent: str,
         status: str = "ok",
         **keys: Unpack[EventKeys],
-    ) -> Event:
+    ) -> Recorded:
         """Record what a tool gave. `call` is the tool_call or its id; tool, task and thread come from it.
 
         Raises UnknownReference, and PairingError when the call has a result already.
@@ -115,10 +119,18 @@ class Session:
         agent: str,
         state_key: str | None = None,
         **keys: Unpack[EventKeys],
-    ) -> Event:
+    ) -> Recorded:
         """Record a change of state. `kind` is kebab-case."""
         draft = Draft(type="mutation", agent=agent, kind=kind, value=value, state_key=state_key, **keys)
         return self.append(draft)
+
+
+class Session(Verbs[Event]):
+    """One session of a log. Made by `ConversationLog.session`; it exists in the store from its first event on."""
+
+    def __init__(self, log: Appending, session_id: str, tenant: str | None) -> None:
+        self._log, self.id, self.tenant = log, session_id, tenant
+        self._reader = log.reader
 
     def append(self, draft: Draft) -> Event:
         """Record one draft. With an idempotency key that was used before, the first event is returned.
@@ -211,18 +223,20 @@ class Session:
         appended for `timeout` seconds; without one it goes on for ever. Nothing in the database stays
         open while the caller's code runs.
         """
-        start = self.head if after is None else after
-        return self._follow(start, timeout, filters)
+        pages = self.follow_pages(self._log.waiter(), self.head if after is None else after, timeout, filters)
+        return (event for page in pages for event in page)
 
-    def _follow(self, after: int, timeout: float | None, filters: Filters) -> Iterator[Event]:
-        waiter = self._log.waiter()
+    def follow_pages(
+        self, waiter: Waiter, after: int, timeout: float | None, filters: Filters
+    ) -> Iterator[Page]:
+        """What `follow` does, a page at a time, until `waiter` is interrupted; closes it at the end."""
         idle_since = time.monotonic()
         try:
             while True:
                 head = self.head
                 while after < head:
                     page = self._reader.read(self.id, after, head + 1, _FOLLOW_LIMIT, filters)
-                    yield from page
+                    yield page
                     after = head if page.next is None else page.next
                     idle_since = time.monotonic()
                 left = None if timeout is None else timeout - (time.monotonic() - idle_since)

@@ -18,11 +18,12 @@ SAMPLES = CHECKOUT.parent / "shared" / "samples"
 
 # A failing example is printed so that it can be run again anywhere. Under CI the examples are the same at each run,
 # so that a change is not blamed for what it did not do. No deadline: a sync may take long on a busy disk.
+UNDER_CI = "CI" in os.environ
 settings.register_profile(
     "convlog",
-    database=DirectoryBasedExampleDatabase(CHECKOUT / ".hypothesis" / "examples"),
+    database=None if UNDER_CI else DirectoryBasedExampleDatabase(CHECKOUT / ".hypothesis" / "examples"),
     deadline=None,
-    derandomize="CI" in os.environ,
+    derandomize=UNDER_CI,
     print_blob=True,
 )
 settings.load_profile("convlog")

@@ -45,6 +45,7 @@ SPINE = (
     "importing",
     "__init__",
     "cli",
+    "__main__",
 )
 
 # Entries that may import less than what stands above them.

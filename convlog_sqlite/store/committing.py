@@ -69,11 +69,15 @@ class Writer:
         set when one of several drafts is at fault, and nothing was written.
         """
         request = self.request(session, tenant, prepared)
-        self._waiting.append(request)
-        with self._leading:
-            while not request.settled:
-                self.commit(self._together())
+        self.settle([request])
         return request.outcome()
+
+    def settle(self, requests: Sequence[Request]) -> None:
+        """Commit requests, with whatever else waits. Returns when each has its outcome."""
+        self._waiting.extend(requests)
+        with self._leading:
+            while not all(request.settled for request in requests):
+                self._commit(self._together())
 
     def request(self, session: str, tenant: str | None, prepared: Sequence[Prepared]) -> Request:
         """An append ready to be committed: its keys are durable."""
@@ -90,11 +94,8 @@ class Writer:
             drafts += len(requests[-1].prepared)
         return requests
 
-    def commit(self, requests: Sequence[Request]) -> None:
-        """Commit requests in one transaction, and settle each: recorded, or with the error that is its own.
-
-        Only one thread at a time may be in here.
-        """
+    def _commit(self, requests: Sequence[Request]) -> None:
+        """Commit requests in one transaction, and settle each: recorded, or with the error that is its own."""
         try:
             with self.database.write() as connection:
                 record = self._record if len(requests) == 1 else self._record_apart
