@@ -11,6 +11,9 @@
 Public is what can be imported from here, and nothing else.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
 from convlog_sqlite.drafts import ABSENT, Attachment, Draft, ForeignDraft, check_session_id
 from convlog_sqlite.errors import (
     ConvlogError,
@@ -50,10 +53,18 @@ from convlog_sqlite.session import EventKeys, Filters, Session
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.strictjson import parse as parse_json
 
+if TYPE_CHECKING:
+    from convlog_sqlite.aio import AsyncConversationLog, AsyncSession
+
+# Imported when first asked for: asyncio alone takes as long as the rest of the package.
+_LATER: Final = {"AsyncConversationLog": "convlog_sqlite.aio", "AsyncSession": "convlog_sqlite.aio"}
+
 __all__ = [
     "ABSENT",
     "HARNESSES",
     "Anchor",
+    "AsyncConversationLog",
+    "AsyncSession",
     "Attachment",
     "ConversationLog",
     "ConvlogError",
@@ -104,3 +115,9 @@ __all__ = [
     "import_transcripts",
     "parse_json",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATER[name]), name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 from convlog_sqlite import strictjson
@@ -228,7 +228,7 @@ class Session(Verbs[Event]):
 
     def follow_pages(
         self, waiter: Waiter, after: int, timeout: float | None, filters: Filters
-    ) -> Iterator[Page]:
+    ) -> Generator[Page, None, None]:
         """What `follow` does, a page at a time, until `waiter` is interrupted; closes it at the end."""
         idle_since = time.monotonic()
         try:

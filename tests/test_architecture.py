@@ -41,6 +41,7 @@ SPINE = (
     "verify",
     "session",
     "log",
+    "aio",
     "adapters",
     "importing",
     "__init__",

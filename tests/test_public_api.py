@@ -12,12 +12,16 @@ from convlog_sqlite import errors
 
 
 def public_names():
-    """What `import convlog_sqlite` binds, but for its own modules and private names."""
-    return {
+    """What `import convlog_sqlite` offers, but for its own modules, its tools and private names."""
+    bound = {
         name
         for name, value in vars(convlog_sqlite).items()
-        if not name.startswith("_") and not isinstance(value, types.ModuleType) and name != "annotations"
+        if not name.startswith("_")
+        and not isinstance(value, types.ModuleType)
+        and getattr(value, "__module__", None) != "typing"
+        and name not in {"annotations", "TYPE_CHECKING"}
     }
+    return bound | set(convlog_sqlite._LATER) | {"Payload"}
 
 
 def drawn_tree(docstring):

@@ -1,0 +1,360 @@
+"""The async twins: `AsyncConversationLog` and `AsyncSession`. Thin over the sync core, which does the work.
+
+    async with AsyncConversationLog.open() as log:
+        session = log.session("build-42")
+        await session.message("Add JWT auth.", agent="user")
+        async for event in session.follow():
+            ...
+
+Nothing runs in the event loop's thread. Appends go to one thread, which takes all that wait and commits
+them together: tasks that append at once share one sync. Reads go to a few others, each follower has its
+own. All are daemon threads: a program ends without an explicit close.
+
+Cancellation: an append that was handed over is committed, whether or not anybody still waits for it, and
+is never half done. After a cancelled call, append again with the same `idempotency_key`: it returns the
+event that stands there, or records it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, Unpack
+
+from convlog_sqlite.drafts import Draft, check_session_id
+from convlog_sqlite.errors import StoreClosed
+from convlog_sqlite.events import Event
+from convlog_sqlite.findings import Finding
+from convlog_sqlite.log import Anchor, ConversationLog
+from convlog_sqlite.session import DEFAULT_LIMIT, Filters, Session, Verbs
+from convlog_sqlite.store.reader import Page, SessionSummary
+from convlog_sqlite.store.reading import SCAN
+
+Result = TypeVar("Result")
+
+_READERS: Final = 4
+_FINDINGS_AT_ONCE: Final = 100
+
+
+class _Threads:
+    """Daemon threads that run what is put to them, one job each at a time."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._count = count
+        for number in range(count):
+            threading.Thread(target=self._run, name=f"convlog-{name}-{number}", daemon=True).start()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, call = job
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(call())
+            except BaseException as error:  # noqa: BLE001 it belongs to whoever waits
+                future.set_exception(error)
+
+    def run(self, call: Callable[[], Result]) -> Awaitable[Result]:
+        """The result of `call`, awaited."""
+        future: Future[Result] = Future()
+        self._jobs.put((future, call))
+        return asyncio.wrap_future(future)
+
+    def stop(self) -> None:
+        """Let the threads end once they have done what was put to them."""
+        for _ in range(self._count):
+            self._jobs.put(None)
+
+
+_Append = tuple[str, str | None, Sequence[Draft]]
+_Waiting = tuple[asyncio.AbstractEventLoop, "asyncio.Future[list[Event]]", _Append]
+
+
+class _Appender:
+    """One thread that commits what waits, together."""
+
+    def __init__(self, log: ConversationLog) -> None:
+        self._log = log
+        self._jobs: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="convlog-appender", daemon=True)
+        self._thread.start()
+
+    async def append(self, append: _Append) -> list[Event]:
+        loop = asyncio.get_running_loop()
+        # The caller's future may be cancelled; the job in the queue is not: it is committed all the same.
+        future: asyncio.Future[list[Event]] = loop.create_future()
+        self._jobs.put((loop, future, append))
+        return await future
+
+    def _run(self) -> None:
+        while (first := self._jobs.get()) is not None:
+            waiting, last = self._together(first)
+            appends = [append for _, _, append in waiting]
+            outcomes: Sequence[list[Event] | BaseException]
+            try:
+                outcomes = self._log.append_together(appends)
+            except BaseException as error:  # noqa: BLE001 it belongs to those who wait
+                outcomes = [error] * len(waiting)
+            by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[list[Event]], Any]]] = {}
+            for (loop, future, _), outcome in zip(waiting, outcomes, strict=True):
+                by_loop.setdefault(loop, []).append((future, outcome))
+            for loop, settled in by_loop.items():
+                # A loop that was closed meanwhile has nobody waiting any more.
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(_hand_over, settled)
+            if last:
+                return
+
+    def _together(self, first: _Waiting) -> tuple[list[_Waiting], bool]:
+        waiting = [first]
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except Empty:
+                return waiting, False
+            if job is None:
+                return waiting, True
+            waiting.append(job)
+
+    def stop(self) -> None:
+        """Return once everything that was handed over is committed."""
+        self._jobs.put(None)
+        self._thread.join()
+
+
+def _hand_over(settled: list[tuple[asyncio.Future[list[Event]], Any]]) -> None:
+    for future, outcome in settled:
+        if future.done():  # cancelled: the event is in the log, and nobody waits for it
+            continue
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+class AsyncSession(Verbs[Awaitable[Event]]):
+    """The twin of Session: the same verbs, awaited. Made by `AsyncConversationLog.session`."""
+
+    def __init__(self, log: AsyncConversationLog, session: Session) -> None:
+        self._log, self._session = log, session
+        self.id, self.tenant = session.id, session.tenant
+
+    async def append(self, draft: Draft) -> Event:
+        """See `Session.append`. Once called it is committed, even if the caller is cancelled."""
+        return (await self._log.append_drafts(self.id, self.tenant, [draft]))[0]
+
+    async def append_many(self, drafts: Sequence[Draft]) -> list[Event]:
+        """See `Session.append_many`."""
+        return await self._log.append_drafts(self.id, self.tenant, list(drafts)) if drafts else []
+
+    async def head(self) -> int:
+        """The seq of the last event, 0 while there is none."""
+        return await self._log.run(lambda: self._session.head)
+
+    async def tail(
+        self,
+        n: int = 20,
+        *,
+        before: int | None = None,
+        pairs: bool = False,
+        max_scan: int = SCAN,
+        **filters: Unpack[Filters],
+    ) -> Page:
+        """See `Session.tail`."""
+        session = self._session
+        return await self._log.run(
+            lambda: session.tail(n, before=before, pairs=pairs, max_scan=max_scan, **filters)
+        )
+
+    async def read(
+        self,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int = DEFAULT_LIMIT,
+        max_scan: int = SCAN,
+        **filters: Unpack[Filters],
+    ) -> Page:
+        """See `Session.read`."""
+        session = self._session
+        return await self._log.run(
+            lambda: session.read(after=after, before=before, limit=limit, max_scan=max_scan, **filters)
+        )
+
+    async def event(self, seq: int) -> Event | None:
+        """See `Session.event`."""
+        return await self._log.run(lambda: self._session.event(seq))
+
+    async def open_calls(self, *, after: int = 0, limit: int = DEFAULT_LIMIT) -> Page:
+        """See `Session.open_calls`."""
+        return await self._log.run(lambda: self._session.open_calls(after=after, limit=limit))
+
+    async def content(self, event: Event) -> Any:
+        """See `Session.content`."""
+        return await self._log.run(lambda: self._session.content(event))
+
+    async def attachment(self, event: Event, index: int = 0) -> bytes:
+        """See `Session.attachment`."""
+        return await self._log.run(lambda: self._session.attachment(event, index))
+
+    async def jsonl(self, *, after: int = 0, before: int | None = None) -> AsyncIterator[bytes]:
+        """See `Session.jsonl`."""
+        lines = self._session.jsonl(after=after, before=before)
+        while block := await self._log.run(lambda: list(itertools.islice(lines, DEFAULT_LIMIT))):
+            for line in block:
+                yield line
+
+    async def follow(
+        self,
+        after: int | None = None,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 it is an idle time, as in `Session.follow`
+        **filters: Unpack[Filters],
+    ) -> AsyncIterator[Event]:
+        """See `Session.follow`. Has a thread of its own while it lasts."""
+        start = await self.head() if after is None else after
+        waiter = await self._log.run(self._log.sync.waiter)
+        pages = self._session.follow_pages(waiter, start, timeout, filters)
+        thread = _Threads("follower", 1)
+        try:
+            while (page := await thread.run(lambda: next(pages, None))) is not None:
+                for event in page:
+                    yield event
+        finally:
+            waiter.interrupt()
+            # Runs behind the wait that was interrupted, if there was one: a generator is used by one thread.
+            closed = thread.run(lambda: _close(pages, waiter.close))
+            thread.stop()
+            await asyncio.shield(closed)
+
+    def __repr__(self) -> str:
+        return f"<async session {self.id}>"
+
+
+def _close(pages: Generator[Page, None, None], close: Callable[[], None]) -> None:
+    pages.close()
+    close()  # one that was never started does not close its waiter
+
+
+class AsyncConversationLog:
+    """The twin of ConversationLog. Opened by `async with`; several tasks and loops may use it."""
+
+    def __init__(self, opened: Callable[[], ConversationLog]) -> None:
+        """Use `open` or `ephemeral`."""
+        self._opened = opened
+        self._sync: ConversationLog | None = None
+        self._readers: _Threads | None = None
+        self._appender: _Appender | None = None
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path | None = None,
+        *,
+        create: bool = True,
+        durability: str = "full",
+        read_only: bool = False,
+        keys: str | Path | None = None,
+    ) -> Self:
+        """See `ConversationLog.open`; the store is opened by `async with`."""
+        return cls(
+            lambda: ConversationLog.open(
+                path, create=create, durability=durability, read_only=read_only, keys=keys
+            )
+        )
+
+    @classmethod
+    def ephemeral(cls) -> Self:
+        """See `ConversationLog.ephemeral`."""
+        return cls(ConversationLog.ephemeral)
+
+    @property
+    def sync(self) -> ConversationLog:
+        """The log itself, for what has no twin. Its calls block."""
+        if self._sync is None:
+            raise StoreClosed("the log", "use it inside `async with`")
+        return self._sync
+
+    async def __aenter__(self) -> Self:
+        self._readers = _Threads("reader", _READERS)
+        try:
+            self._sync = await self._readers.run(self._opened)
+        except BaseException:
+            self._readers.stop()
+            raise
+        self._appender = _Appender(self._sync)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Commit what was handed over, then close. Safe to call twice."""
+        readers, appender, log = self._readers, self._appender, self._sync
+        self._readers, self._appender, self._sync = None, None, None
+        if readers is None or appender is None or log is None:
+            return
+
+        def finish() -> None:
+            appender.stop()
+            log.close()
+
+        closing = readers.run(finish)
+        readers.stop()
+        await asyncio.shield(closing)
+
+    def session(self, session_id: str, *, tenant: str | None = None) -> AsyncSession:
+        """The session `session_id`. Whether it is another tenant's shows at the first append."""
+        check_session_id(session_id)
+        return AsyncSession(self, Session(self.sync, session_id, tenant))
+
+    async def sessions(self) -> list[SessionSummary]:
+        """See `ConversationLog.sessions`."""
+        return await self.run(self.sync.sessions)
+
+    async def event(self, event_id: str) -> Event:
+        """See `ConversationLog.event`."""
+        return await self.run(lambda: self.sync.event(event_id))
+
+    async def anchor(self) -> Anchor:
+        """See `ConversationLog.anchor`."""
+        return await self.run(self.sync.anchor)
+
+    async def status(self) -> dict[str, Any]:
+        """See `ConversationLog.status`."""
+        return await self.run(self.sync.status)
+
+    async def export_to(self, directory: str | Path, *session_ids: str) -> dict[str, int]:
+        """See `ConversationLog.export_to`."""
+        return await self.run(lambda: self.sync.export_to(directory, *session_ids))
+
+    async def verify(self, *session_ids: str, anchor: Anchor | None = None) -> AsyncIterator[Finding]:
+        """See `ConversationLog.verify`."""
+        findings = self.sync.verify(*session_ids, anchor=anchor)
+        while some := await self.run(lambda: list(itertools.islice(findings, _FINDINGS_AT_ONCE))):
+            for finding in some:
+                yield finding
+
+    async def append_drafts(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> list[Event]:
+        """Record drafts in one session, all or none. `AsyncSession.append` and `append_many` are this."""
+        if self._appender is None:
+            raise StoreClosed("the log", "use it inside `async with`")
+        return await self._appender.append((session, tenant, drafts))
+
+    async def run(self, call: Callable[[], Result]) -> Result:
+        """The result of a blocking call, made in a reader's thread. Raises StoreClosed."""
+        if self._readers is None:
+            raise StoreClosed("the log", "use it inside `async with`")
+        return await self._readers.run(call)
+
+    def __repr__(self) -> str:
+        return f"<async conversation log {self._sync or 'closed'}>"
