@@ -36,7 +36,7 @@ from convlog_sqlite.errors import (
     StoreReadOnly,
     UnsupportedPlatform,
 )
-from convlog_sqlite.filesystem import FileLock
+from convlog_sqlite.gate import WriterGate
 
 Connection = apsw.Connection
 Lock = Any  # threading.Lock and RLock are no types
@@ -143,7 +143,7 @@ def value(connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> A
 class Database:
     """The database of one open handle. Safe to use from several threads."""
 
-    def __init__(self, path: str, *, durability: str, read_only: bool, gate: FileLock | None) -> None:
+    def __init__(self, path: str, *, durability: str, read_only: bool, gate: WriterGate | None) -> None:
         """Open nothing yet: each connection is made when first needed. `gate` orders writers across processes."""
         self.path = path
         self._synchronous = DURABILITIES[durability]
@@ -243,9 +243,10 @@ class Database:
         """
         if self.path == MEMORY:
             return lambda: True
-        with translated(self.path):
+        with self._reading, translated(self.path):
+            self.check_usable()
             connection = self._connect(read_only=True)
-        return _Watch(self, connection).changed
+            return _Watch(self, connection).changed
 
     def close(self) -> None:
         """Close both connections. Safe to call twice."""
@@ -260,7 +261,9 @@ class Database:
         return [self._reading, self._writing]
 
     def _forked(self, *, quiet: bool) -> None:
-        _let_go(self.path, [found for found in (self._reader, self._writer) if found is not None], quiet=quiet)
+        _let_go(
+            self.path, [found for found in (self._reader, self._writer) if found is not None], quiet=quiet
+        )
         self._reader = self._writer = None
         self._reading = self._writing = threading.RLock()  # another thread may have held the old ones
         self._refusal = ForkedHandle
@@ -300,23 +303,28 @@ _OPEN: Final[weakref.WeakSet[Database]] = weakref.WeakSet()
 _WATCHES: Final[weakref.WeakSet[_Watch]] = weakref.WeakSet()
 _LEAKED: Final[list[Connection]] = []
 _UNSAFE: Final[set[str]] = set()
+_FORKING: Final = threading.Lock()  # two threads may fork at once
 _held: list[tuple[Database | _Watch, list[Lock]]] = []
 
 
 def _let_go(path: str, connections: Sequence[Connection], *, quiet: bool) -> None:
-    if not quiet or any(connection.in_transaction for connection in connections):
+    if path == MEMORY:
+        _LEAKED.extend(connections)
+    elif not quiet or any(connection.in_transaction for connection in connections):
         _LEAKED.extend(connections)
         _UNSAFE.add(os.path.realpath(path))
-        return
-    for connection in connections:
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
-        connection.close()
+    else:
+        for connection in connections:
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            connection.close()
 
 
 def _before_fork() -> None:
+    _FORKING.acquire()
     deadline = time.monotonic() + BUSY_SECONDS
     for handle in [*_OPEN, *_WATCHES]:
-        taken = [lock for lock in handle._locks() if lock.acquire(timeout=max(0.0, deadline - time.monotonic()))]  # noqa: SLF001 one module
+        wanted = handle._locks()  # noqa: SLF001 one module, one handle
+        taken = [lock for lock in wanted if lock.acquire(timeout=max(0.0, deadline - time.monotonic()))]
         _held.append((handle, taken))
 
 
@@ -325,12 +333,14 @@ def _after_fork_in_parent() -> None:
         for lock in taken:
             lock.release()
     _held.clear()
+    _FORKING.release()
 
 
 def _after_fork_in_child() -> None:
     for handle, taken in _held:
-        handle._forked(quiet=len(taken) == len(handle._locks()))  # noqa: SLF001 one module
+        handle._forked(quiet=len(taken) == len(handle._locks()))  # noqa: SLF001 one module, one handle
     _held.clear()
+    _FORKING.release()
 
 
 os.register_at_fork(

@@ -56,9 +56,25 @@ class StoreError(ConvlogError):
 
 
 class StoreBusy(StoreError):
-    """Another process held the write lock for the whole waiting time. Nothing was written; try again."""
+    """Another process held the lock for the whole waiting time. Nothing was written; try again.
+
+    `holder` is its process id and `held_for` the seconds since it began, where they are known.
+    """
 
     rule = "another process is writing; try again"
+
+    def __init__(
+        self,
+        path: str | Path,
+        rule: str | None = None,
+        *,
+        holder: int | None = None,
+        held_for: float | None = None,
+    ) -> None:
+        self.holder, self.held_for = holder, held_for
+        if holder is not None and held_for is not None:
+            rule = f"process {holder} has been writing for {held_for:.1f} s; try again"
+        super().__init__(path, rule)
 
 
 class StoreFull(StoreError):

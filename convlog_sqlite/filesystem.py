@@ -11,18 +11,10 @@ import fcntl
 import os
 import re
 import sys
-import threading
-import time
-import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from convlog_sqlite.errors import (
-    ForkedHandle,
-    StoreBusy,
-    StoreClosed,
-    StoreError,
     UnsupportedFilesystem,
     UnsupportedPlatform,
     os_errors,
@@ -102,97 +94,3 @@ def check_filesystem(path: Path) -> None:
     kind = filesystem_kind(path)
     if kind and _UNSAFE_FILESYSTEMS.fullmatch(kind) and os.environ.get("CONVLOG_ALLOW_FILESYSTEM") != kind:
         raise UnsupportedFilesystem(path, kind)
-
-
-class FileLock:
-    """An flock on a file or directory: shared by many or held by one, released when its holder dies.
-
-    A thread lock inside keeps two threads of one process from sharing the descriptor's lock.
-    """
-
-    def __init__(self, path: Path, *, directory: bool = False) -> None:
-        self.path = path
-        flags = os.O_RDONLY | os.O_DIRECTORY if directory else os.O_RDWR | os.O_CREAT
-        with os_errors(path):
-            self._descriptor = os.open(path, flags, PRIVATE_FILE)
-        self._threads = threading.Lock()
-        self._refusal: type[StoreError] = StoreClosed
-        _LOCKS.add(self)
-
-    def try_acquire(self, operation: int = fcntl.LOCK_EX) -> bool:
-        """Take the lock if nobody is in the way; `operation` is fcntl.LOCK_EX or LOCK_SH."""
-        if not self._threads.acquire(blocking=False):
-            return False
-        if self._flock(operation):
-            return True
-        self._threads.release()
-        return False
-
-    def acquire(self, timeout: float, operation: int = fcntl.LOCK_EX) -> None:
-        """Take the lock, waiting at most `timeout` seconds. Raises StoreBusy."""
-        deadline = time.monotonic() + timeout
-        if not self._threads.acquire(timeout=timeout):
-            raise StoreBusy(self.path)
-        pause = 0.0001
-        while not self._flock(operation):
-            if time.monotonic() > deadline:
-                self._threads.release()
-                raise StoreBusy(self.path)
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.002)
-
-    def acquire_if_free(self, operation: int = fcntl.LOCK_EX) -> bool:
-        """Take the lock unless another process (or another FileLock) has it; waits for threads using this one."""
-        self._threads.acquire()
-        if self._flock(operation):
-            return True
-        self._threads.release()
-        return False
-
-    def _flock(self, operation: int) -> bool:
-        if self._descriptor < 0:
-            self._threads.release()
-            raise self._refusal(self.path)
-        try:
-            fcntl.flock(self._descriptor, operation | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def release(self) -> None:
-        """Give the lock back."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        self._threads.release()
-
-    @contextlib.contextmanager
-    def held(self, timeout: float, operation: int = fcntl.LOCK_EX) -> Iterator[None]:
-        """Hold the lock for the block."""
-        self.acquire(timeout, operation)
-        try:
-            yield
-        finally:
-            self.release()
-
-    def close(self) -> None:
-        """Close the descriptor, which releases the lock. Safe to call twice."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-    def _forked(self) -> None:
-        # A forked child shares the open file, and with it the flock: closing the child's descriptor (not
-        # unlocking, which would release the parent's lock) lets the lock die with the parent.
-        self.close()
-        self._threads = threading.Lock()  # another thread may have held the old one
-        self._refusal = ForkedHandle
-
-
-_LOCKS: Final[weakref.WeakSet[FileLock]] = weakref.WeakSet()
-
-
-def _close_inherited_locks() -> None:
-    for lock in list(_LOCKS):
-        lock._forked()  # noqa: SLF001 one module, one lock
-
-
-os.register_at_fork(after_in_child=_close_inherited_locks)

@@ -31,13 +31,13 @@ from convlog_sqlite.errors import ConvlogError, KeystoreUnusable, MirrorBusy, St
 from convlog_sqlite.events import Locked, canonical_line
 from convlog_sqlite.filesystem import (
     PRIVATE_FILE,
-    FileLock,
     make_private_directory,
     sync,
     sync_directory,
     write_all,
 )
 from convlog_sqlite.follow import Waiter
+from convlog_sqlite.locks import FileLock
 from convlog_sqlite.store.reader import Reader
 
 FILE_NAME: Final = "conversation.jsonl"

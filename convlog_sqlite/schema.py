@@ -36,7 +36,7 @@ GET_APPLICATION_ID: Final = "PRAGMA application_id"
 USE_WAL: Final = "PRAGMA journal_mode = WAL"
 FOREIGN_KEY_CHECK: Final = "PRAGMA foreign_key_check"
 APPLIED: Final = "SELECT name FROM _sqlite_migrations WHERE migration_set = ? ORDER BY id"
-TABLES: Final = "SELECT count(*) FROM sqlite_schema WHERE name = '_sqlite_migrations'"
+TABLES: Final = "SELECT count(*) FROM sqlite_schema WHERE name IN ('_sqlite_migrations', 'store')"
 INSERT_STORE: Final = "INSERT INTO store (id, store_id) VALUES (1, ?)"
 SELECT_STORE: Final = "SELECT store_id FROM store WHERE id = 1"
 
@@ -54,7 +54,7 @@ def known() -> list[str]:
 
 def check(connection: Connection, path: str) -> list[str]:
     """The names of migrations still to be applied. Raises NotAStore, SchemaTooNew."""
-    if value(connection, GET_APPLICATION_ID) != APPLICATION_ID or not value(connection, TABLES):
+    if value(connection, GET_APPLICATION_ID) != APPLICATION_ID or value(connection, TABLES) != 2:
         raise NotAStore(path, "the database there was not made by convlog")
     applied = [name for (name,) in fetch(connection, APPLIED, (_SET,))]
     names = known()

@@ -29,6 +29,8 @@ SPINE = (
     "canonical",
     "sealing",
     "filesystem",
+    "locks",
+    "gate",
     "discovery",
     "keystore",
     "database",

@@ -1,8 +1,9 @@
-"""Verbs as typer runs them: errors become exit statuses, and nothing heavy is imported on the way.
+"""Verbs as typer runs them: errors become exit statuses, and only what a verb needs is made and imported.
 
-typer hands every argument to pydantic, text included, and importing pydantic takes longer than the append
-that waits for it (measured: 85 of 165 ms). All arguments of this command are text, flags and counts, so
-they are taken as they come. Where typer has no such step, nothing changes.
+A verb is made when it is named: most calls need one, and making all takes as long as the append that waits.
+typer hands every argument to pydantic, text included, whose import takes longer still (measured: 85 of
+165 ms). All arguments of this command are text, flags and counts, so they are taken as they come. Where
+typer has no such step, nothing changes.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, ClassVar, Final, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from convlog_sqlite import ConvlogError
 from convlog_sqlite.cli.failing import DONE, INTERRUPTED, UNUSABLE, complain, status_of
-
-# click's class. typer carries its own copy of click since 0.25 and gives it no public name.
-USAGE_ERROR: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 
 LARGEST: Final = 2**53  # of a count or a seq: what JSON carries everywhere
 _COERCION: Final = "get_runtime_param"
@@ -57,8 +58,50 @@ class Verb(TyperCommand):
         return _light(super().get_params(ctx))
 
 
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a verb is, and what the help says beside its own text."""
+
+    module: str
+    function: str
+    panel: str
+    example: str
+
+
+class _Shelf(Mapping[str, Any]):
+    """Verbs by name, each made when it is asked for."""
+
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        self._entries = entries
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = _make(name, self._entries[name])
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def _make(name: str, entry: Entry) -> Any:
+    function = getattr(import_module(f"{__package__}.{entry.module}"), entry.function)
+    alone = typer.Typer(add_completion=False)
+    alone.command(name, cls=Verb, rich_help_panel=entry.panel, epilog=f"Example: {entry.example}")(function)
+    return typer.main.get_command(alone)
+
+
 class Verbs(TyperGroup):
     """All verbs: the one place where errors become exit statuses."""
+
+    entries: ClassVar[Mapping[str, Entry]] = {}
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = cast("dict[str, Any]", _Shelf(self.entries))  # it is only read
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Options that stand in front of the verb."""

@@ -10,10 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from convlog_sqlite import ConversationLog, Event, Filters, UnknownReference
+from convlog_sqlite import ConversationLog, Event, Filters, Session, UnknownReference
 from convlog_sqlite.cli import append_options as key
 from convlog_sqlite.cli import drafting, render, window
 from convlog_sqlite.cli import filter_options as only
+from convlog_sqlite.cli.failing import REFUSED, fail
 from convlog_sqlite.cli.options import (
     JsonOption,
     SessionArgument,
@@ -48,7 +49,7 @@ def init(
     given = settings(context)
     with ConversationLog.init(store or given.store, mirror=not no_mirror, keys=keys or given.keys) as log:
         enabled = log.mirror.enabled
-        if as_json or not sys.stdout.isatty():
+        if render.screen(context, as_json=as_json) is None:
             put_json({"store": str(log.path), "created": log.created, "mirror": enabled})
             return
         say(f"{'Made the store' if log.created else 'There is a store already, nothing changed:'} {log.path}")
@@ -241,6 +242,15 @@ def _find(log: ConversationLog, which: list[str]) -> Event:
     if found is None:
         raise UnknownReference("seq", which[1])
     return found
+
+
+def _attachment(session: Session, event: Event, number: int) -> bytes:
+    if sys.stdout.isatty():
+        raise usage_error("bytes are not shown on a terminal; send them to a file with >", "--attachment")
+    event.require_payload()
+    if number >= len(event.attachments):
+        fail(REFUSED, f"{event.id}: has {len(event.attachments)} attachments, counted from 0")
+    return session.attachment(event, number)
 
 
 def _show_content(content: Any, *, as_json: bool) -> None:

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-import typer
-
 from convlog_sqlite import Attachment, Draft, Event, EventTooLarge, InvalidEvent, Refused, Session, parse_json
-from convlog_sqlite.cli.failing import REFUSED, fail
+from convlog_sqlite.cli.failing import REFUSED, UsageError, fail
 from convlog_sqlite.cli.options import usage_error
 
 STDIN: Final = "-"
@@ -79,7 +77,7 @@ class Input:
 
 
 def read(arguments: dict[str, Any]) -> Input:
-    """What the arguments of `append` say. Raises typer.BadParameter and InvalidEvent."""
+    """What the arguments of `append` say. Raises UsageError and InvalidEvent."""
     given = {name: item for name, item in arguments.items() if item is not None and name not in _NO_KEYS}
     source = arguments["jsonl"]
     if source is None:
@@ -97,13 +95,13 @@ def _of_options(given: dict[str, Any]) -> Draft:
     said_type = given.pop("type_", None)
     inferred = next((draft_type for name, draft_type in _TYPE_OF.items() if name in given), None)
     if said_type is None and inferred is None:
-        raise typer.BadParameter("say what to append: --body, --tool, --call-id, --kind or --jsonl")
+        raise UsageError("say what to append: --body, --tool, --call-id, --kind or --jsonl")
     if "agent" not in given:
-        raise typer.BadParameter("missing option '--agent' (or set CONVLOG_AGENT)")
+        raise UsageError("missing option '--agent' (or set CONVLOG_AGENT)")
     if "result" in given and "result_text" in given:
         raise usage_error("give --result or --result-text, not both", "--result-text")
     if sum(given.get(name) == STDIN for name in _VALUES) > 1:
-        raise typer.BadParameter("standard input can be read once: only one option may be -")
+        raise UsageError("standard input can be read once: only one option may be -")
     keys: dict[str, Any] = {"type": said_type or inferred}
     for name, said in given.items():
         if name in _VALUES:

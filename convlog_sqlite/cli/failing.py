@@ -25,6 +25,9 @@ UNUSABLE: Final = 4
 UNREADABLE: Final = 5
 INTERRUPTED: Final = 130
 
+# click's class. typer carries its own copy of click in newer versions and gives it no public name.
+UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
+
 _STATUSES: Final[tuple[tuple[type[ConvlogError], int], ...]] = (
     (Refused, REFUSED),
     (ImportFailed, REFUSED),

@@ -27,7 +27,6 @@ from convlog_sqlite.errors import KeystoreUnusable, NotAStore, StoreBusy, StoreR
 from convlog_sqlite.filesystem import (
     PRIVATE_DIRECTORY,
     PRIVATE_FILE,
-    FileLock,
     check_filesystem,
     check_platform,
     make_private_directory,
@@ -35,8 +34,10 @@ from convlog_sqlite.filesystem import (
     sync_directory,
     write_all,
 )
+from convlog_sqlite.gate import WriterGate
 from convlog_sqlite.instants import Clock
 from convlog_sqlite.keystore import Keystore
+from convlog_sqlite.locks import FileLock
 from convlog_sqlite.store import copies
 from convlog_sqlite.store.committing import Writer
 from convlog_sqlite.store.preparing import prepare
@@ -60,14 +61,16 @@ class Store:
     database: Database
     keystore: Keystore
     writer: Writer
-    locks: tuple[FileLock, ...]
+    gate: WriterGate | None
+    handles: FileLock | None
 
     def close(self) -> None:
         """Close everything. Safe to call twice."""
         self.database.close()
         self.keystore.close()
-        for lock in self.locks:
-            lock.close()
+        for lock in (self.gate, self.handles):
+            if lock is not None:
+                lock.close()
 
 
 def exists(directory: Path) -> bool:
@@ -84,7 +87,7 @@ def create(directory: Path, *, mirror: bool, keys: Path | None, clock: Clock) ->
     check_sqlite()
     make_private_directory(directory)
     check_filesystem(directory)
-    gate = FileLock(directory / GATE)
+    gate = WriterGate(directory / GATE)
     try:
         with gate.held(BUSY_SECONDS):
             if exists(directory):
@@ -174,10 +177,12 @@ def open_store(
         raise NotAStore(directory, "not a convlog store: there is no log.db")
     check_filesystem(directory)
     with contextlib.ExitStack() as undo:
-        locks = _lock(directory, read_only=read_only)
-        for lock in locks:
-            undo.callback(lock.close)
-        gate = None if read_only else locks[0]
+        handles = _join_handles(directory, read_only=read_only)
+        if handles is not None:
+            undo.callback(handles.close)
+        gate = None if read_only else WriterGate(directory / GATE)
+        if gate is not None:
+            undo.callback(gate.close)
         path = str(directory / DATABASE)
         database = Database(path, durability=durability, read_only=read_only, gate=gate)
         undo.callback(database.close)
@@ -187,24 +192,21 @@ def open_store(
         undo.callback(keystore.close)
         writer = Writer(database, keystore, identity, clock)
         undo.pop_all()
-        return Store(directory, keystore_path, database, keystore, writer, locks)
+        return Store(directory, keystore_path, database, keystore, writer, gate, handles)
 
 
-def _lock(directory: Path, *, read_only: bool) -> tuple[FileLock, ...]:
-    if read_only:
-        try:
-            handles = FileLock(directory / OPEN)
-        except StoreReadOnly:
-            return ()  # a directory that cannot be written cannot be restored over either
-        found: tuple[FileLock, ...] = (handles,)
-    else:
+def _join_handles(directory: Path, *, read_only: bool) -> FileLock | None:
+    """Hold `log.open` shared, as every open handle does. Raises StoreBusy while somebody needs it alone."""
+    try:
         handles = FileLock(directory / OPEN)
-        found = (FileLock(directory / GATE), handles)
+    except StoreReadOnly:
+        if read_only:
+            return None  # a directory that cannot be written cannot be restored over either
+        raise
     if not handles.try_acquire(fcntl.LOCK_SH):
-        for lock in found:
-            lock.close()
+        handles.close()
         raise StoreBusy(directory / OPEN, "the store is being restored or rekeyed; try again")
-    return found
+    return handles
 
 
 def _keystore_path(directory: Path) -> Path:
@@ -234,4 +236,4 @@ def open_in_memory(clock: Clock) -> Store:
     database = Database(MEMORY, durability="full", read_only=False, gate=None)
     database.create_schema(lambda connection: schema.fill(connection, identity))
     keystore = Keystore.in_memory(identity)
-    return Store(None, None, database, keystore, Writer(database, keystore, identity, clock), ())
+    return Store(None, None, database, keystore, Writer(database, keystore, identity, clock), None, None)

@@ -1,0 +1,199 @@
+"""Locks between processes: flocks on files and directories. They die with their holder.
+
+A lock that is free is taken in one call. One that is taken is waited for in the kernel's own queue, by a
+thread kept for that, because a blocking flock cannot be given up and a program must be able to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+from convlog_sqlite.errors import ForkedHandle, StoreBusy, StoreClosed, StoreError, os_errors
+from convlog_sqlite.filesystem import PRIVATE_FILE
+
+
+class _Turn:
+    """One wait in the queue. `granted` is held until the lock is there."""
+
+    def __init__(self, operation: int) -> None:
+        self.operation = operation
+        self.granted = threading.Lock()
+        self.granted.acquire()
+        self.given_up = False
+
+
+class _Queue:
+    """A thread that waits in the kernel's queue. It has a descriptor, and so a lock, of its own.
+
+    A wait that was given up goes on in the kernel; when its turn comes, the lock is handed back at once.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._turns: SimpleQueue[_Turn | None] = SimpleQueue()
+        self._deciding = threading.Lock()
+        threading.Thread(target=self._run, name="convlog-lock", daemon=True).start()
+
+    def _run(self) -> None:
+        descriptor = self._descriptor
+        while (turn := self._turns.get()) is not None:
+            fcntl.flock(descriptor, turn.operation)
+            with self._deciding:
+                if turn.given_up:
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+                else:
+                    turn.granted.release()
+        os.close(descriptor)
+
+    def wait(self, operation: int, seconds: float) -> bool:
+        turn = _Turn(operation)
+        self._turns.put(turn)
+        try:
+            if turn.granted.acquire(timeout=seconds):
+                return True
+        except BaseException:
+            # Interrupted: whatever is granted from now on, nobody is here to give it back.
+            if self._give_up(turn):
+                self.release()
+            raise
+        return self._give_up(turn)
+
+    def _give_up(self, turn: _Turn) -> bool:
+        """Stop waiting. True when the lock was granted in the last moment."""
+        with self._deciding:
+            turn.given_up = turn.granted.locked()
+        return not turn.given_up
+
+    def release(self) -> None:
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        # The thread closes its descriptor itself: closing one that is being waited on is undefined.
+        self._turns.put(None)
+
+
+class FileLock:
+    """An flock on a file or directory: shared by many or held by one, released when its holder dies.
+
+    A thread lock inside keeps two threads of one process from sharing the descriptor's lock.
+    """
+
+    def __init__(self, path: Path, *, directory: bool = False) -> None:
+        self.path, self._directory = path, directory
+        self._descriptor = self._open()
+        self._queue: _Queue | None = None
+        self._through_queue = False
+        self._threads = threading.Lock()
+        self._refusal: type[StoreError] = StoreClosed
+        _LOCKS.add(self)
+
+    def _open(self) -> int:
+        flags = os.O_RDONLY | os.O_DIRECTORY if self._directory else os.O_RDWR | os.O_CREAT
+        with os_errors(self.path):
+            return os.open(self.path, flags, PRIVATE_FILE)
+
+    def try_acquire(self, operation: int = fcntl.LOCK_EX) -> bool:
+        """Take the lock if nobody is in the way; `operation` is fcntl.LOCK_EX or LOCK_SH."""
+        if not self._threads.acquire(blocking=False):
+            return False
+        if self._flock(operation):
+            return True
+        self._threads.release()
+        return False
+
+    def acquire(self, timeout: float, operation: int = fcntl.LOCK_EX) -> None:
+        """Take the lock, waiting at most `timeout` seconds in the kernel's queue. Raises StoreBusy."""
+        deadline = time.monotonic() + timeout
+        if not self._threads.acquire(timeout=timeout):
+            raise StoreBusy(self.path)
+        if self._flock(operation):
+            return
+        if self._queue is None:
+            self._queue = _Queue(self._open())
+        try:
+            self._through_queue = self._queue.wait(operation, max(0.0, deadline - time.monotonic()))
+        finally:
+            if not self._through_queue:
+                self._threads.release()
+        if not self._through_queue:
+            raise StoreBusy(self.path)
+
+    def acquire_if_free(self, operation: int = fcntl.LOCK_EX) -> bool:
+        """Take the lock unless another process (or another FileLock) has it; waits for threads using this one."""
+        self._threads.acquire()
+        if self._flock(operation):
+            return True
+        self._threads.release()
+        return False
+
+    def _flock(self, operation: int) -> bool:
+        if self._descriptor < 0:
+            self._threads.release()
+            raise self._refusal(self.path)
+        try:
+            fcntl.flock(self._descriptor, operation | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def write(self, data: bytes) -> None:
+        """Put `data` at the beginning of the file, for others to read while the lock is held."""
+        os.pwrite(self._descriptor, data, 0)
+
+    def read(self, count: int) -> bytes:
+        """The first `count` bytes of the file."""
+        return os.pread(self._descriptor, count, 0)
+
+    def release(self) -> None:
+        """Give the lock back."""
+        if self._through_queue and self._queue is not None:
+            self._through_queue = False
+            self._queue.release()
+        else:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        self._threads.release()
+
+    @contextlib.contextmanager
+    def held(self, timeout: float, operation: int = fcntl.LOCK_EX) -> Iterator[None]:
+        """Hold the lock for the block."""
+        self.acquire(timeout, operation)
+        try:
+            yield
+        finally:
+            self.release()
+
+    def close(self) -> None:
+        """Close the descriptors, which releases the lock. Safe to call twice."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+        if self._queue is not None:
+            self._queue.close()
+            self._queue = None
+
+    def _forked(self) -> None:
+        # A forked child shares the open file, and with it the flock: closing the child's descriptor (not
+        # unlocking, which would release the parent's lock) lets the lock die with the parent.
+        self.close()
+        self._threads = threading.Lock()  # another thread may have held the old one
+        self._refusal = ForkedHandle
+
+
+_LOCKS: Final[weakref.WeakSet[FileLock]] = weakref.WeakSet()
+
+
+def _close_inherited_locks() -> None:
+    for lock in list(_LOCKS):
+        lock._forked()  # noqa: SLF001 one module, one lock
+
+
+os.register_at_fork(after_in_child=_close_inherited_locks)
