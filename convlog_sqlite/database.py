@@ -34,6 +34,7 @@ from convlog_sqlite.errors import (
     StoreFull,
     StoreIOError,
     StoreReadOnly,
+    StoreReplaced,
     UnsupportedPlatform,
 )
 from convlog_sqlite.gate import WriterGate
@@ -130,6 +131,15 @@ def connect(
     return connection
 
 
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file has this name: (device, inode). The file is not opened."""
+    try:
+        found = Path(path).stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def fetch(connection: Connection, sql: str, parameters: Sequence[Any] = ()) -> list[Any]:
     """All rows of a query: the cursor is exhausted when this returns."""
     return connection.execute(sql, parameters).fetchall()
@@ -155,6 +165,7 @@ class Database:
         self._writer: Connection | None = None
         self._reader: Connection | None = None
         self._refusal: type[StoreError] | None = None
+        self._identity: tuple[int, int] | None = None
         _OPEN.add(self)
 
     def _connect(self, *, read_only: bool) -> Connection:
@@ -164,12 +175,17 @@ class Database:
         if self.path != MEMORY and connection.execute(JOURNAL_MODE).get != "wal":
             connection.close()
             raise NotAStore(self.path, "the database is not in WAL mode")
+        if self._identity is None and self.path != MEMORY:
+            self._identity = _identity(self.path)
         return connection
 
     def check_usable(self) -> None:
-        """Raise StoreClosed or ForkedHandle when nothing can be done with this handle any more."""
+        """Raise StoreClosed, ForkedHandle or StoreReplaced when nothing can be done with this handle any more."""
         if self._refusal is not None:
             raise self._refusal(self.path)
+        # Asked at every block (2 µs): what would be written to a file that has no name any more is lost.
+        if self._identity is not None and self._identity != _identity(self.path):
+            raise StoreReplaced(self.path)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -322,7 +338,8 @@ def _let_go(path: str, connections: Sequence[Connection], *, quiet: bool) -> Non
 def _before_fork() -> None:
     _FORKING.acquire()
     deadline = time.monotonic() + BUSY_SECONDS
-    for handle in [*_OPEN, *_WATCHES]:
+    handles: list[Database | _Watch] = [*_OPEN, *_WATCHES]
+    for handle in handles:
         wanted = handle._locks()  # noqa: SLF001 one module, one handle
         taken = [lock for lock in wanted if lock.acquire(timeout=max(0.0, deadline - time.monotonic()))]
         _held.append((handle, taken))

@@ -11,6 +11,7 @@
     │  ├─ StoreIOError         the operating system refused a read, a write or a sync
     │  ├─ KeystoreUnusable     the keystore is missing, foreign or damaged
     │  ├─ StoreClosed          the handle was closed
+    │  ├─ StoreReplaced        the database was replaced while it was open
     │  ├─ ForkedHandle         the handle was opened before fork() and is used in the child
     │  ├─ UnsupportedFilesystem  a file system on which WAL is not safe
     │  └─ UnsupportedPlatform  an operating system or SQLite that is not supported
@@ -131,6 +132,12 @@ class StoreClosed(StoreError):
     """The handle was closed; open the store again."""
 
     rule = "the handle is closed"
+
+
+class StoreReplaced(StoreError):
+    """The database was replaced or removed under the open handle. Nothing was written; open the store again."""
+
+    rule = "replaced or removed while it was open; open the store again"
 
 
 class ForkedHandle(StoreError):

@@ -80,6 +80,9 @@ class _Queue:
         # The thread closes its descriptor itself: closing one that is being waited on is undefined.
         self._turns.put(None)
 
+    def forked(self) -> None:
+        os.close(self._descriptor)  # the thread did not come along
+
 
 class FileLock:
     """An flock on a file or directory: shared by many or held by one, released when its holder dies.
@@ -183,6 +186,9 @@ class FileLock:
     def _forked(self) -> None:
         # A forked child shares the open file, and with it the flock: closing the child's descriptor (not
         # unlocking, which would release the parent's lock) lets the lock die with the parent.
+        if self._queue is not None:
+            self._queue.forked()
+            self._queue = None
         self.close()
         self._threads = threading.Lock()  # another thread may have held the old one
         self._refusal = ForkedHandle

@@ -27,7 +27,17 @@ from pathlib import Path
 from typing import Final
 
 from convlog_sqlite import strictjson
-from convlog_sqlite.errors import ConvlogError, KeystoreUnusable, MirrorBusy, StoreBusy, StoreFull, os_errors
+from convlog_sqlite.errors import (
+    ConvlogError,
+    KeystoreUnusable,
+    MirrorBusy,
+    StoreBusy,
+    StoreFull,
+    StoreIOError,
+    StoreReadOnly,
+    UnknownReference,
+    os_errors,
+)
 from convlog_sqlite.events import Locked, canonical_line
 from convlog_sqlite.filesystem import (
     PRIVATE_FILE,
@@ -43,6 +53,7 @@ from convlog_sqlite.store.reader import Reader
 FILE_NAME: Final = "conversation.jsonl"
 _LOCK_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 0.001
 _BLOCK: Final = 1 << 16
 
 _log: Final = logging.getLogger("convlog_sqlite")
@@ -79,13 +90,20 @@ class Mirror:
     def update(self, *sessions: str) -> dict[str, int]:
         """Bring files up to date (none named: all) and return the lines written to each.
 
-        Raises MirrorBusy while an exporter keeps these files, StoreFull when the disk is full.
+        Raises UnknownReference for a session that does not exist, MirrorBusy while an exporter keeps these
+        files, StoreFull when the disk is full.
         """
+        for session in sessions:
+            if self._reader.find_session(session) is None:
+                raise UnknownReference("session", session)
+        return self._update(sessions or self._reader.session_ids())
+
+    def _update(self, sessions: Sequence[str]) -> dict[str, int]:
         lock = self._lock()
         if not lock.acquire_if_free(fcntl.LOCK_SH):
             raise MirrorBusy(self.root)
         try:
-            return {session: self._bring_up(session) for session in sessions or self._reader.session_ids()}
+            return {session: self._bring_up(session) for session in sessions}
         finally:
             lock.release()
 
@@ -111,18 +129,19 @@ class Mirror:
     def follow(self, sessions: Sequence[str] = (), *, stop: threading.Event | None = None) -> None:
         """Keep the files in step until `stop` is set: one exporter at a time. Raises MirrorBusy.
 
-        A full disk is reported and tried again each second; nothing is lost, the file lags.
+        What keeps one file from being written (a full disk, a directory in its place) is reported and tried
+        again each second; nothing is lost, the file lags, the others do not.
         """
         with self._exporting():
             self._follow(sessions, stop or threading.Event())
         # What was committed while the exporter was letting go saw it still running: one more look.
         with contextlib.suppress(MirrorBusy):
-            self.update(*self._wanted(sessions, self._reader.session_ids()))
+            self._update(self._wanted(sessions, self._reader.session_ids()))
 
     def start(self) -> None:
         """Keep the files in step from a thread of this process, until `stop`. Raises MirrorBusy."""
         with self._making:
-            if self._exporter is not None:
+            if self._exporter is not None and self._exporter.is_alive():
                 return
             self._stop.clear()
             running = threading.Event()
@@ -177,11 +196,14 @@ class Mirror:
         make_private_directory(self.root)
         lock = FileLock(self.root, directory=True)
         try:
-            try:
-                # Appenders hold the lock shared for a moment each; an exporter holds it until it ends.
-                lock.acquire(_RETRY_SECONDS)
-            except StoreBusy:
-                raise MirrorBusy(self.root) from None
+            # Appenders hold the lock shared for a moment each; an exporter holds it until it ends. Not in the
+            # kernel's queue: a wait given up there takes the lock once more, and an appender at that moment
+            # would leave its line to an exporter that is none.
+            deadline = time.monotonic() + _RETRY_SECONDS
+            while not lock.try_acquire():
+                if time.monotonic() > deadline:
+                    raise MirrorBusy(self.root)
+                time.sleep(_LOOK_SECONDS)
             yield
         finally:
             lock.close()
@@ -210,7 +232,7 @@ class Mirror:
         for session in sorted(sessions):
             try:
                 self._bring_up(session)
-            except (StoreFull, StoreBusy) as error:
+            except (StoreFull, StoreBusy, StoreIOError, StoreReadOnly) as error:
                 left.add(session)
                 self._report(str(error))
         if not left:
@@ -228,6 +250,8 @@ class Mirror:
     def _bring_up(self, session: str) -> int:
         directory = self.root / session
         make_private_directory(directory)
+        if directory.is_symlink():
+            raise StoreIOError(directory, "a symbolic link is not followed")
         lock = FileLock(directory, directory=True)
         written = 0
         try:

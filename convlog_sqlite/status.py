@@ -104,7 +104,9 @@ def holders(path: Path, byte_range: range | None = None) -> list[int]:
     inode = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
     held = set()
     for line in lines:
-        words = [word for word in line.split() if word != "->"]
+        words = line.split()
+        if words[1] == "->":
+            continue  # it waits
         if words[5] == inode and (byte_range is None or int(words[6]) in byte_range):
             held.add(int(words[4]))
     return sorted(pid for pid in held if pid > 0)

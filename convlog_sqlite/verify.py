@@ -122,7 +122,7 @@ def verify(
     yield from _pairing(walk)
     if anchor is not None:
         yield from _anchor(reader, *anchor)
-    if mirror is not None and mirror.enabled:
+    if mirror is not None and mirror.enabled and not walk.locked:  # a mirror line shows content
         for session in reader.session_ids():
             if walk.is_wanted(session):
                 yield from _mirror(reader, mirror, session)
