@@ -1,0 +1,266 @@
+"""The async twins: the same verbs, shielded commits, and an event loop that is never held up."""
+
+import asyncio
+import inspect
+import os
+import random
+import subprocess
+import sys
+import time
+
+import pytest
+
+from convlog_sqlite import (
+    AsyncConversationLog,
+    AsyncSession,
+    ConversationLog,
+    Draft,
+    InvalidEvent,
+    PairingError,
+    Session,
+    StoreClosed,
+)
+
+STORM = int(os.environ.get("CONVLOG_TEST_STORM", "1000"))
+
+
+def run(store_path, body):
+    """Run `body(log)` with an open async log."""
+
+    async def main():
+        async with AsyncConversationLog.open(store_path) as log:
+            return await body(log)
+
+    return asyncio.run(main())
+
+
+# What stays with the sync log: `sync` reaches it. Each has a reason.
+WITHOUT_TWIN = {
+    ConversationLog: {
+        "init": "making a store is not done in a loop; open makes one too",
+        "lines": "AsyncSession.jsonl",
+        "follow_lines": "AsyncSession.follow",
+        "exporter": "log.sync",
+        "mirror": "the thread that it starts is the same",
+        "waiter": "machinery",
+        "append_together": "machinery",
+        "append_foreign": "importing is not done in a loop",
+        "foreign_id": "importing is not done in a loop",
+    },
+    Session: {"follow_pages": "machinery"},
+}
+
+
+@pytest.mark.parametrize(
+    ("plain", "twin"), [(ConversationLog, AsyncConversationLog), (Session, AsyncSession)]
+)
+def test_every_verb_has_a_twin(plain, twin):
+    """What a sync log and session can do, the async ones can, with the same parameters."""
+    for name in (name for name in vars(plain) if not name.startswith("_")):
+        if name in WITHOUT_TWIN[plain]:
+            continue
+        assert hasattr(twin, name), name
+        if inspect.isfunction(getattr(plain, name)):
+            ours, theirs = (inspect.signature(getattr(cls, name)) for cls in (plain, twin))
+            assert list(ours.parameters) == list(theirs.parameters), name
+
+
+def test_the_verbs_record_what_the_sync_ones_do(store_path):
+    """Append verbs, reads and refusals work as in the sync log."""
+
+    async def body(log):
+        session = log.session("s")
+        said = await session.message("hello", agent="a", to=["b"])
+        call = await session.tool_call("grep", {"x": 1}, agent="b")
+        assert [call] == await session.open_calls()
+        await session.tool_result(call, {"n": 2}, agent="b")
+        with pytest.raises(PairingError):
+            await session.tool_result(call, {"n": 3}, agent="b")
+        with pytest.raises(InvalidEvent):
+            await session.append_many(
+                [Draft(type="message", agent="a", body="x"), Draft(type="no", agent="a")]
+            )
+        assert 4 == await session.head()
+        assert [said] == await session.tail(5, to="b")
+        assert said == await log.event(said.id)
+        assert [event async for event in session.follow(0, timeout=0)] == await session.read()
+        lines = [line async for line in session.jsonl()]
+        assert [finding async for finding in log.verify()] == []
+        return lines
+
+    lines = run(store_path, body)
+    with ConversationLog.open(store_path) as log:
+        assert list(log.lines("s")) == lines
+
+
+def test_tasks_share_transactions(store_path):
+    """Two hundred tasks that append at once need far fewer commits than two hundred."""
+
+    async def body(log):
+        session = log.session("s")
+        await session.message("first", agent="a")
+        commits = 0
+        write = log.sync._store.database.write
+
+        def counted():
+            nonlocal commits
+            commits += 1
+            return write()
+
+        log.sync._store.database.write = counted
+        await asyncio.gather(*[session.message(str(n), agent="a") for n in range(200)])
+        return commits
+
+    assert run(store_path, body) < 50
+
+
+def test_a_storm_of_cancellations_leaves_events_absent_or_whole(store_path):
+    """Of many appends half are cancelled at random points: each is absent or whole, and its key tells which."""
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    chance = random.Random(seed)
+
+    async def body(log):
+        session = log.session("s")
+
+        async def append(number):
+            event = await session.message(f"{number}", agent="a", idempotency_key=f"k{number}")
+            return event.id
+
+        acknowledged = {}
+        for start in range(0, STORM, 100):
+            numbers = range(start, min(start + 100, STORM))
+            tasks = {number: asyncio.create_task(append(number)) for number in numbers}
+            for number in chance.sample(list(numbers), len(numbers) // 2):
+                await asyncio.sleep(chance.choice([0, 0, 0.0001, 0.001]))
+                tasks[number].cancel()
+            outcomes = await asyncio.gather(*tasks.values(), return_exceptions=True)
+            acknowledged |= {
+                n: done for n, done in zip(tasks, outcomes, strict=True) if isinstance(done, str)
+            }
+        settled = {n: await append(n) for n in range(STORM)}
+        events = [event async for event in session.follow(1, timeout=0)]
+        return acknowledged, settled, events, [finding async for finding in log.verify()]
+
+    acknowledged, settled, events, findings = run(store_path, body)
+    assert STORM // 2 <= len(acknowledged) <= STORM
+    assert acknowledged.items() <= settled.items()
+    assert STORM == len(events) == len({event.id for event in events})
+    assert {event.id: event.body for event in events} == {settled[n]: str(n) for n in range(STORM)}
+    assert findings == []
+
+
+def test_the_loop_is_not_held_up(store_path):
+    """While other tasks append and read, the loop comes round every few milliseconds."""
+
+    async def body(log):
+        session = log.session("s")
+        stop = asyncio.Event()
+        late = []
+
+        async def beat():
+            while not stop.is_set():
+                before = time.perf_counter()
+                await asyncio.sleep(0.001)
+                late.append(time.perf_counter() - before - 0.001)
+
+        beating = asyncio.create_task(beat())
+        for _ in range(20):
+            await asyncio.gather(*[session.message("x" * 1000, agent="a") for _ in range(20)])
+            await session.tail(100)
+        stop.set()
+        await beating
+        return sorted(late)
+
+    late = run(store_path, body)
+    assert late[len(late) * 9 // 10] < 0.005, late[-5:]
+
+
+def test_a_follower_sees_all_and_can_be_cancelled(store_path):
+    """A follower gets every event in order; cancelled while it waits, it ends at once and leaves no thread."""
+
+    async def body(log):
+        session = log.session("s")
+        seen, complete = [], asyncio.Event()
+
+        async def follow():
+            async for event in session.follow(0):
+                seen.append(event.seq)
+                if len(seen) == 51:
+                    complete.set()
+
+        following = asyncio.create_task(follow())
+        for number in range(50):
+            await session.message(str(number), agent="a")
+        async with asyncio.timeout(10):
+            await complete.wait()
+        following.cancel()
+        async with asyncio.timeout(5):
+            with pytest.raises(asyncio.CancelledError):
+                await following
+        return seen
+
+    assert list(range(1, 52)) == run(store_path, body)
+
+
+def test_leaving_commits_what_was_handed_over(store_path):
+    """Appends that nobody awaited are committed when the log is closed."""
+
+    async def body(log):
+        session = log.session("s")
+        for number in range(50):
+            asyncio.create_task(session.message(str(number), agent="a"))  # noqa: RUF006 nobody waits, on purpose
+        await asyncio.sleep(0)
+
+    run(store_path, body)
+    with ConversationLog.open(store_path) as log:
+        assert 51 == log.session("s").head
+
+
+def test_a_closed_log_says_so(store_path):
+    """After `async with`, and before it, every call is refused with StoreClosed."""
+    log = AsyncConversationLog.open(store_path)
+    with pytest.raises(StoreClosed):
+        log.session("s")
+
+    async def body(log):
+        return log.session("s")
+
+    session = run(store_path, body)
+    with pytest.raises(StoreClosed):
+        asyncio.run(session.message("x", agent="a"))
+
+
+def test_a_program_that_forgets_to_close_ends(store_path):
+    """A program that never closes its log ends by itself, and what was acknowledged is there."""
+    program = f"""
+import asyncio
+from convlog_sqlite import AsyncConversationLog
+log = AsyncConversationLog.open({str(store_path)!r})
+async def main():
+    await log.__aenter__()
+    await log.session("s").message("x", agent="a")
+    asyncio.create_task(anext(log.session("s").follow()))
+    await asyncio.sleep(0.05)
+asyncio.run(main())
+print("end")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (0, "end\n") == (done.returncode, done.stdout), done.stderr
+    with ConversationLog.open(store_path) as log:
+        assert 2 == log.session("s").head
+
+
+def test_an_ephemeral_log_works_the_same(tmp_path):
+    """The async twin of an ephemeral log appends, reads and leaves nothing on disk."""
+
+    async def main():
+        async with AsyncConversationLog.ephemeral() as log:
+            session = log.session("s")
+            await session.message("x", agent="a")
+            return await session.tail(1)
+
+    assert ["x"] == [event.body for event in asyncio.run(main())]
+    assert [] == list(tmp_path.iterdir())
