@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from convlog_sqlite import strictjson
+from convlog_sqlite.vocabulary import FORMAT_VERSION
 
 ENVELOPE_KEYS: Final = (
     "v", "id", "seq", "ts", "session", "tenant", "agent", "role", "type", "to", "performative",
@@ -33,6 +34,7 @@ ENVELOPE_KEYS: Final = (
     "tool", "call_id", "status", "kind", "state_key", "effect", "seen", "model", "sensitivity",
     "purposes", "subjects", "source",
 )  # fmt: skip
+_REST_KEYS: Final = ENVELOPE_KEYS[ENVELOPE_KEYS.index("agent") :]
 PAYLOAD_KEYS: Final = ("body", "args", "result", "value", "truncated", "attachments", "usage", "meta")
 
 _PAYLOAD_DOMAIN: Final = b"convlog/payload/1\0"
@@ -43,7 +45,24 @@ _LENGTH: Final = struct.Struct(">Q")
 
 def envelope_bytes(keys: dict[str, Any]) -> bytes:
     """The envelope of `keys`, in canonical order; keys that are no envelope keys are left out."""
-    return strictjson.dump({key: keys[key] for key in ENVELOPE_KEYS if key in keys})
+    where = envelope_place(keys["session"], keys.get("tenant"))
+    return join_envelope(keys["id"], keys["seq"], keys["ts"], where, envelope_rest(keys))
+
+
+def envelope_place(session: str, tenant: str | None) -> bytes:
+    """The members `session` and `tenant`: the same for every event of a session."""
+    keys = {"session": session} if tenant is None else {"session": session, "tenant": tenant}
+    return strictjson.dump(keys)[1:-1]
+
+
+def envelope_rest(keys: dict[str, Any]) -> bytes:
+    """The members from `agent` on and the closing brace: what can be made before the event has its place."""
+    return strictjson.dump({key: keys[key] for key in _REST_KEYS if key in keys})[1:]
+
+
+def join_envelope(event_id: str, seq: int, ts: str, where: bytes, rest: bytes) -> bytes:
+    """The envelope of an event whose place is known. An id and an instant hold nothing that JSON escapes."""
+    return f'{{"v":{FORMAT_VERSION},"id":"{event_id}","seq":{seq},"ts":"{ts}",'.encode() + where + b"," + rest
 
 
 def payload_bytes(keys: dict[str, Any]) -> bytes:

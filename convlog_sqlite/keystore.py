@@ -316,12 +316,19 @@ class Keystore:
         self._check_identity()
         low, high = min(slots), max(slots)
         with os_errors(self._path):
-            if high - low <= 4 * len(slots) + 64:
+            if low < 0 or high >= self.slots:
+                # A changed database may name any number: where there is no slot there is no key.
+                known = range(self.slots)
+                found = [self._one(slot) if slot in known else b"" for slot in slots]
+            elif high - low <= 4 * len(slots) + 64:
                 run = self._file.read((high - low + 1) * SLOT_BYTES, _SLOTS_AT + low * SLOT_BYTES)
                 found = [run[(slot - low) * SLOT_BYTES : (slot - low + 1) * SLOT_BYTES] for slot in slots]
             else:
-                found = [self._file.read(SLOT_BYTES, _SLOTS_AT + slot * SLOT_BYTES) for slot in slots]
+                found = [self._one(slot) for slot in slots]
         return [self._answer(data) for data in found]
+
+    def _one(self, slot: int) -> bytes:
+        return self._file.read(SLOT_BYTES, _SLOTS_AT + slot * SLOT_BYTES)
 
     def _answer(self, data: bytes) -> SlotAnswer:
         if data[:8] == _ERASED and len(data) == SLOT_BYTES:

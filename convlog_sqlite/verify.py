@@ -27,10 +27,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from convlog_sqlite import canonical, strictjson
 from convlog_sqlite.database import Connection, fetch, value
+from convlog_sqlite.errors import StoreCorrupt
 from convlog_sqlite.events import Erased, Live, Locked, Lost, Payload
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.instants import id_text
@@ -38,16 +40,17 @@ from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.store import blobs
 from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.reading import correlation_digest
-from convlog_sqlite.vocabulary import TYPE_NAMES
+from convlog_sqlite.vocabulary import DEFAULT_SENSITIVITY, SENSITIVITIES, TYPE_NAMES
 
 QUICK_CHECK: Final = "PRAGMA quick_check"
 WALK: Final = """
 SELECT v.pos, v.session, v.seq, v.id, v.bytes, v.commitment, v.leaf, v.chain, v.store_chain, p.slot, p.sealed,
-       e.pos, e.type, e.agent, e.task, e.thread, e.tool, e.kind, e.performative, e.correlation, e.answers
+       e.pos, e.type, e.agent, e.role, e.task, e.thread, e.tool, e.kind, e.performative, e.state_key,
+       e.sensitivity, e.correlation, e.answers
 FROM envelope AS v LEFT JOIN event AS e ON e.session = v.session AND e.seq = v.seq
 LEFT JOIN payload AS p ON p.pos = v.pos WHERE v.pos > ? ORDER BY v.pos LIMIT 500"""
-SELECT_SESSION_ROWS: Final = "SELECT id, name, base FROM session"
-SELECT_NAMES: Final = "SELECT id, text FROM name"
+SELECT_SESSION_ROWS: Final = "SELECT id, name, base FROM session WHERE id > ?"
+SELECT_NAMES: Final = "SELECT id, text FROM name WHERE id > ? ORDER BY id"
 SELECT_BLOB_EVENTS: Final = "SELECT DISTINCT pos FROM blob WHERE pos BETWEEN ? AND ?"
 SELECT_STORE_CHAIN: Final = "SELECT store_chain FROM envelope WHERE pos = ?"
 UNPAIRED_RESULTS: Final = """
@@ -67,8 +70,28 @@ EXCEPT SELECT session, seq FROM open_call"""
 UNINDEXED: Final = """
 SELECT e.session, e.seq FROM event AS e LEFT JOIN envelope AS v ON v.pos = e.pos
 WHERE v.pos IS NULL OR v.session <> e.session OR v.seq <> e.seq"""
+NOT_POSTED: Final = """
+SELECT e.session, e.seq FROM event AS e
+WHERE NOT EXISTS (SELECT 1 FROM posting AS p
+                  WHERE p.session = e.session AND p.facet = 1 AND p.name = e.agent AND p.seq = e.seq)
+   OR e.task IS NOT NULL AND NOT EXISTS (SELECT 1 FROM posting AS p
+                  WHERE p.session = e.session AND p.facet = 2 AND p.name = e.task AND p.seq = e.seq)
+   OR e.thread IS NOT NULL AND NOT EXISTS (SELECT 1 FROM posting AS p
+                  WHERE p.session = e.session AND p.facet = 3 AND p.name = e.thread AND p.seq = e.seq)"""
+WRONGLY_POSTED: Final = """
+SELECT p.session, p.seq FROM posting AS p LEFT JOIN event AS e ON e.session = p.session AND e.seq = p.seq
+WHERE e.seq IS NULL
+   OR p.facet < 4 AND p.name IS NOT CASE p.facet WHEN 1 THEN e.agent WHEN 2 THEN e.task ELSE e.thread END"""
+WRONGLY_ADDRESSED: Final = """
+SELECT p.session, p.seq FROM posting AS p CROSS JOIN event AS e ON e.session = p.session AND e.seq = p.seq
+CROSS JOIN envelope AS v ON v.pos = e.pos CROSS JOIN name AS n ON n.id = p.name
+WHERE p.facet > 3 AND json_valid(CAST(v.bytes AS TEXT)) AND n.text NOT IN (
+    SELECT value FROM json_each(CAST(v.bytes AS TEXT), CASE p.facet WHEN 4 THEN '$.to' ELSE '$.subjects' END))"""
+IS_POSTED: Final = "SELECT 1 FROM posting WHERE session = ? AND facet = ? AND name = ? AND seq = ?"
+SELECT_NAME_ID: Final = "SELECT id FROM name WHERE text = ?"
 
-_INDEXED: Final = ("agent", "task_id", "thread_id", "tool", "kind", "performative")
+_INDEXED: Final = ("agent", "role", "task_id", "thread_id", "tool", "kind", "performative", "state_key")
+_ADDRESSED: Final = {"to": 4, "subjects": 5}
 _BLOCK: Final = 1 << 20
 
 
@@ -87,6 +110,7 @@ class _Row(NamedTuple):
     index_pos: int | None
     type: int
     names: tuple[int | None, ...]
+    sensitivity: int
     correlation: int | None
     answers: int | None
 
@@ -116,10 +140,16 @@ def verify(
 ) -> Iterator[Finding]:
     """Findings about the whole store, or about some sessions of it. `anchor` is (store id, pos, chain in hex)."""
     walk = _Walk(reader, frozenset(sessions), store_chain=canonical.origin(reader.store_id))
-    yield from _database(reader)
-    for rows in _pages(walk):
-        yield from _check_rows(walk, rows)
-    yield from _pairing(walk)
+    try:
+        yield from _database(reader)
+        for rows in _pages(walk):
+            yield from _check_rows(walk, rows)
+        yield from _pairing(walk)
+    except StoreCorrupt as damaged:
+        yield Finding(
+            "database", f"{damaged.rule}: what stands behind position {walk.pos} could not be checked"
+        )
+        return
     if anchor is not None:
         yield from _anchor(reader, *anchor)
     if mirror is not None and mirror.enabled and not walk.locked:  # a mirror line shows content
@@ -141,13 +171,14 @@ def _pages(walk: _Walk) -> Iterator[list[_Row]]:
             if not found:
                 return
             _learn(walk, connection)
-        yield [_Row._make([*row[:13], row[13:19], *row[19:]]) for row in found]
+        yield [_Row._make([*row[:13], row[13:21], *row[21:]]) for row in found]
 
 
 def _learn(walk: _Walk, connection: Connection) -> None:
-    """Sessions and names only ever grow: read them again when there may be new ones."""
-    walk.sessions = {number: (name, base) for number, name, base in fetch(connection, SELECT_SESSION_ROWS)}
-    walk.names = dict(fetch(connection, SELECT_NAMES))
+    """Sessions and names only ever grow: read those that are new."""
+    for number, name, base in fetch(connection, SELECT_SESSION_ROWS, (max(walk.sessions, default=0),)):
+        walk.sessions[number] = name, base
+    walk.names.update(fetch(connection, SELECT_NAMES, (next(reversed(walk.names), 0),)))
 
 
 def _check_rows(walk: _Walk, rows: list[_Row]) -> Iterator[Finding]:
@@ -187,24 +218,44 @@ def _chains(walk: _Walk, row: _Row, session: str, base: int) -> Iterator[_Found]
 
 
 def _index(walk: _Walk, row: _Row, session: str) -> Iterator[_Found]:
-    said: dict[str, Any] = strictjson.load(row.envelope)
     if row.index_pos != row.pos:
         yield "index", "the event is not in the index", "fault"
         return
+    try:
+        said: Any = strictjson.load(row.envelope)
+        same = isinstance(said, dict) and _says_the_same(walk, row, session, said)
+    except (ValueError, TypeError, AttributeError):  # a changed envelope may be anything
+        same = False
+    if not same:
+        yield "index", "the index does not say what the envelope says", "fault"
+
+
+def _says_the_same(walk: _Walk, row: _Row, session: str, said: dict[str, Any]) -> bool:
     correlation = said.get("correlation_id")
     recorded = (
         said.get("id") == id_text(row.id),
         said.get("seq") == row.seq,
         said.get("session") == session,
         said.get("type") == TYPE_NAMES.get(row.type),
+        SENSITIVITIES.get(said.get("sensitivity", DEFAULT_SENSITIVITY)) == row.sensitivity,
         (None if correlation is None else correlation_digest(correlation)) == row.correlation,
+        ("call_id" in said) == (row.answers is not None),
         all(
             said.get(key) == (None if number is None else walk.names.get(number))
             for key, number in zip(_INDEXED, row.names, strict=True)
         ),
     )
-    if not all(recorded):
-        yield "index", "the index does not say what the envelope says", "fault"
+    return all(recorded) and all(
+        _is_addressed(walk, row, facet, name)
+        for key, facet in _ADDRESSED.items()
+        for name in said.get(key, ())
+    )
+
+
+def _is_addressed(walk: _Walk, row: _Row, facet: int, name: str) -> bool:
+    with walk.reader.database.read() as connection:
+        number = value(connection, SELECT_NAME_ID, (name,))
+        return value(connection, IS_POSTED, (row.session, facet, number, row.seq)) is not None
 
 
 def _payload(
@@ -259,6 +310,9 @@ def _pairing(walk: _Walk) -> Iterator[Finding]:
         (WRONGLY_OPEN, "pairing", "listed as open, but no unanswered call"),
         (MISSING_OPEN, "pairing", "the call has no result and is not listed as open"),
         (UNINDEXED, "index", "the index names an event that is not there"),
+        (NOT_POSTED, "index", "the event is not found by its agent, task or thread"),
+        (WRONGLY_POSTED, "index", "found by an agent, task or thread that it does not have"),
+        (WRONGLY_ADDRESSED, "index", "found by a recipient or subject that it does not have"),
     )
     for sql, rule, detail in checks:
         with walk.reader.database.read() as connection:
@@ -288,6 +342,9 @@ def _mirror(reader: Reader, mirror: Mirror, session: str) -> Iterator[Finding]:
     except FileNotFoundError:
         yield Finding("mirror-behind", "there is no file", session, severity="note")
         return
+    except OSError as error:
+        yield Finding("mirror-differs", f"the file cannot be read: {error.strerror}", session)
+        return
     seq = 0
     with file:
         while True:
@@ -295,22 +352,21 @@ def _mirror(reader: Reader, mirror: Mirror, session: str) -> Iterator[Finding]:
             expected = b"".join(block)
             found = file.read(len(expected) or _BLOCK)
             if not block:
-                if found.endswith(b"\n") and reader.head(session) <= seq:
+                if reader.head(session) > seq:
+                    file.seek(-len(found), 1)  # an append landed while we looked
+                    continue
+                while found and b"\n" not in found:  # a torn tail alone is cut at the next step
+                    found = file.read(_BLOCK)
+                if found:
                     yield Finding("mirror-differs", "the file goes on where the log ends", session, seq)
-                if not found or reader.head(session) <= seq:
-                    return
-                file.seek(-len(found), 1)  # an append landed while we looked
-                continue
+                return
             if found != expected:
                 whole = found[: found.rfind(b"\n") + 1]
                 if expected.startswith(whole) and len(found) < len(expected):
                     yield Finding("mirror-behind", "the file lags", session, severity="note")
                 else:
-                    same = sum(
-                        1
-                        for mine, theirs in zip(block, found.splitlines(keepends=True), strict=False)
-                        if mine == theirs
-                    )
+                    pairs = zip(block, found.splitlines(keepends=True), strict=False)
+                    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
                     yield Finding(
                         "mirror-differs", "the file is not what the log says", session, seq + same + 1
                     )

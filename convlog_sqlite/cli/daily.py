@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from convlog_sqlite import ConversationLog, Event, Filters, Session, UnknownReference
+from convlog_sqlite import ConversationLog, Event, Filters, Session, UnknownReference, check_session_id
 from convlog_sqlite.cli import append_options as key
 from convlog_sqlite.cli import drafting, render, window
 from convlog_sqlite.cli import filter_options as only
@@ -101,6 +101,7 @@ def append(
     --body makes a message, --tool a tool call, --call-id its result, --kind a mutation.
     """
     given = drafting.read(locals())  # first, while nothing else is local
+    check_session_id(session)
     with writing(context, store, create=True) as log:
         for event in given.append_to(log.session(session)):
             put(f"{event.id}\n".encode() if quiet else event.line)
@@ -192,7 +193,9 @@ def show(
     which: Annotated[
         list[str],
         typer.Argument(
-            metavar="EVENT | SESSION SEQ", help="An event's id, or its session and seq.", show_default=False
+            metavar="EVENT | SESSION SEQ",
+            help="An event's id, or the first 8 or more digits of it; or its session and seq.",
+            show_default=False,
         ),
     ],
     full: Annotated[
@@ -214,12 +217,8 @@ def show(
         event = _find(log, which)
         session = log.session(event.session)
         if attachment is not None:
-            if sys.stdout.isatty():
-                raise usage_error(
-                    "bytes are not shown on a terminal; send them to a file with >", "--attachment"
-                )
-            put(session.attachment(event, attachment))
-        elif full and event.answer == "live":
+            put(_attachment(session, event, attachment))
+        elif full:
             _show_content(session.content(event), as_json=as_json)
         elif on is None:
             put(event.line)
@@ -254,13 +253,12 @@ def _attachment(session: Session, event: Event, number: int) -> bytes:
 
 
 def _show_content(content: Any, *, as_json: bool) -> None:
-    if isinstance(content, str) and not as_json:
-        text = render.printable(content) if sys.stdout.isatty() else content
-        put(text.encode())
-        if sys.stdout.isatty():
-            put(b"\n")
-    else:
+    if as_json or not isinstance(content, str):
         put_json(content)
+    elif sys.stdout.isatty():
+        say(render.printable(content))
+    else:
+        put(content.encode())
 
 
 def sessions(

@@ -71,6 +71,7 @@ class Input:
         try:
             return session.append_many(self.drafts)
         except Refused as refused:
+            # One draft alone has no index. What is wrong with all of them has none either, and no line.
             if refused.index is None and len(self.lines) > 1:
                 raise
             _refuse_line(self.lines[refused.index or 0], refused)
@@ -78,10 +79,16 @@ class Input:
 
 def read(arguments: dict[str, Any]) -> Input:
     """What the arguments of `append` say. Raises UsageError and InvalidEvent."""
-    given = {name: item for name, item in arguments.items() if item is not None and name not in _NO_KEYS}
+    given = {
+        name: item
+        for name, item in arguments.items()
+        if name not in _NO_KEYS and item is not None and item != []
+    }
     source = arguments["jsonl"]
     if source is None:
-        return Input([_of_options(given)], [])
+        draft = _of_options(given)
+        draft.check()  # before a store is made for it
+        return Input([draft], [])
     agent = given.pop("agent", None)
     if given:
         beside = "--" + next(iter(given)).strip("_").replace("_", "-")
@@ -184,7 +191,9 @@ def _draft(line: bytes, agent: str | None) -> Draft:
     said = parse_json(line)
     if agent is not None and isinstance(said, dict):
         said.setdefault("agent", agent)
-    return Draft.from_dict(said)
+    draft = Draft.from_dict(said)
+    draft.check()
+    return draft
 
 
 def _refuse_line(number: int, refused: Refused) -> NoReturn:

@@ -6,7 +6,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
@@ -49,7 +49,8 @@ def export(
         bool, typer.Option("--mirror", help="Bring the store's own mirror up to date.", show_default=False)
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Keep the files in step, until interrupted.", show_default=False)
+        bool,
+        typer.Option("--follow", help="Go on with what is appended, until interrupted.", show_default=False),
     ] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -61,27 +62,28 @@ def export(
     if mirror and out is not None:
         raise usage_error("give --out or --mirror, not both", "--mirror")
     if not mirror and out is None:
-        if follow:
-            raise usage_error(
-                "needs --mirror or --out; `convlog tail --follow` follows a session", "--follow"
-            )
         with reading(context, store) as log:
-            for line in log.lines(*_named(log, sessions)):
-                put(line)
+            _write_lines(log, _named(log, sessions), follow=follow)
         return
     with writing(context, store, create=False) as log:
-        files = log.mirror if out is None else log.exporter(out)
-        if not files.enabled:
-            fail(
-                REFUSED,
-                "this store keeps no mirror (it was made with --no-mirror); --out DIR writes files elsewhere",
-            )
         named = _named(log, sessions)
-        _report(
-            files, _bring_up(files, named or [found.id for found in log.sessions()]), context, as_json=as_json
-        )
-        if follow:
-            _keep(files, named)
+        with closing(log.mirror if out is None else log.exporter(out)) as files:
+            if not files.enabled:
+                fail(REFUSED, "this store keeps no mirror (it was made so); --out DIR writes files elsewhere")
+            written = _bring_up(files, named or [found.id for found in log.sessions()])
+            _report(files, written, context, as_json=as_json)
+            if follow:
+                _keep(files, named)
+
+
+def _write_lines(log: ConversationLog, sessions: Sequence[str], *, follow: bool) -> None:
+    if not follow:
+        for line in log.lines(*sessions):
+            put(line)
+        return
+    for line in log.follow_lines(*sessions):
+        put(line)
+        sys.stdout.flush()
 
 
 def _named(log: ConversationLog, sessions: Sequence[str] | None) -> list[str]:
@@ -207,9 +209,9 @@ def _log_to_import_to(
         with writing(context, store, create=True) as log:
             yield log
         return
-    with ExitStack() as closing:
+    with ExitStack() as at_end:
         try:
-            log = closing.enter_context(reading(context, store))
+            log = at_end.enter_context(reading(context, store))
         except NotAStore:
             yield None
         else:
@@ -222,26 +224,34 @@ def _progress() -> Iterator[Callable[[int, int, ImportReport], None] | None]:
     if not sys.stderr.isatty():
         yield None
         return
-    with ExitStack() as closing:
+    with ExitStack() as at_end:
         bars: list[Any] = []
 
         def advance(done: int, total: int, report: ImportReport) -> None:
             if not bars:
                 bar = typer.progressbar(length=total, label="import", show_pos=True, file=sys.stderr)
-                bars.append(closing.enter_context(bar))
+                bars.append(at_end.enter_context(bar))
             bars[0].update(done - bars[0].pos)
             bars[0].label = f"import ({report.new} new)"
 
         yield advance
 
 
+# Of the figures in a report, those that are worth a line when they are 0.
+_ALWAYS = frozenset(
+    {"new", "already", "tool_calls", "tool_results", "unanswered_calls", "orphan_results", "bad_lines"}
+)
+
+
 def _summary(report: ImportReport, on: render.Screen) -> Iterator[str]:
     said = report.to_dict()
     kinds, problems, refusals = said.pop("kinds", {}), said.pop("problems", []), said.pop("refusals")
-    sessions = said.pop("sessions")
-    title = f"{said.pop('harness')}, {len(sessions)} session{'' if len(sessions) == 1 else 's'}"
+    sessions = len(said.pop("sessions"))
+    title = f"{said.pop('harness')}, {sessions} session{'' if sessions == 1 else 's'}"
     yield on.strong(title + (": nothing was written" if said.pop("dry_run") else ""))
-    yield from render.tree(said, on, indent="  ")
+    yield from render.tree(
+        {key: item for key, item in said.items() if item or key in _ALWAYS}, on, indent="  "
+    )
     if kinds:
         yield ""
         rows = [(kind, str(count)) for kind, count in sorted(kinds.items(), key=lambda item: -item[1])]

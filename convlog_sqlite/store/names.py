@@ -17,14 +17,17 @@ _REMEMBERED: Final = 16_384
 
 
 class Names:
-    """Ids of names, remembered per handle. An id never changes and no name is deleted."""
+    """Ids of names, remembered per handle. An id never changes and no name is deleted.
+
+    `known` are those remembered so far: to look there first saves a call.
+    """
 
     def __init__(self) -> None:
-        self._ids: dict[str, int] = {}
+        self.known: dict[str, int] = {}
 
     def find(self, connection: Connection, text: str) -> int | None:
         """The id of a name, or None when no event ever used it."""
-        found = self._ids.get(text)
+        found = self.known.get(text)
         if found is None:
             known: int | None = value(connection, SELECT_NAME, (text,))
             if known is None:
@@ -35,7 +38,7 @@ class Names:
 
     def intern(self, connection: Connection, text: str, fresh: dict[str, int]) -> int:
         """The id of a name, made if needed. New ids go to `fresh`: they count once the transaction committed."""
-        found = self._ids.get(text) or fresh.get(text)
+        found = self.known.get(text) or fresh.get(text)
         if found is None:
             known: int | None = value(connection, SELECT_NAME, (text,))
             found = known if known is not None else value(connection, INSERT_NAME, (text,))
@@ -44,6 +47,6 @@ class Names:
 
     def remember(self, ids: dict[str, int]) -> None:
         """Keep ids that are committed. The memory is bounded: when full, it starts again."""
-        if len(self._ids) > _REMEMBERED:
-            self._ids.clear()
-        self._ids.update(ids)
+        if len(self.known) > _REMEMBERED:
+            self.known.clear()
+        self.known.update(ids)

@@ -5,33 +5,74 @@ What is slow or can be refused without the database happens here, outside the wr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from convlog_sqlite import canonical, drafts, sealing, strictjson
 from convlog_sqlite.drafts import Draft
 from convlog_sqlite.errors import EventTooLarge
-from convlog_sqlite.instants import id_text
+from convlog_sqlite.instants import id_text, to_microseconds
 from convlog_sqlite.store import blobs
+from convlog_sqlite.store.reading import correlation_digest
 from convlog_sqlite.vocabulary import (
     DEFAULT_SENSITIVITY,
     FORMAT_VERSION,
     INLINE_LIMIT,
     LINKS,
     MAX_EVENT,
+    SENSITIVITIES,
     TASK_STATE_KEY,
+    TYPES,
 )
 
 _MAIN_KEYS: Final = ("body", "args", "result", "value")
 _PAYLOAD_ONLY: Final = frozenset(canonical.PAYLOAD_KEYS) | {"idempotency_key"}
 
 
+NAMED: Final = ("agent", "role", "task_id", "thread_id", "tool", "kind", "performative", "state_key")
+
+
+class Described(NamedTuple):
+    """What the rows of an event say of its envelope. `names` are those of NAMED, None where absent.
+
+    `rest` are the envelope's bytes from `agent` on. `refers` is True when the envelope names other events.
+    """
+
+    rest: bytes
+    names: tuple[str | None, ...]
+    recipients: Sequence[str]
+    subjects: Sequence[str]
+    correlation: int | None
+    sensitivity: int
+    at: int | None
+    refers: bool
+
+
+def describe(keys: dict[str, Any]) -> Described:
+    """Work out the bytes and the index of an envelope whose place is not known yet."""
+    get = keys.get
+    correlation, source = get("correlation_id"), get("source")
+    at = None if source is None else source.get("at")
+    return Described(
+        canonical.envelope_rest(keys),
+        tuple(map(get, NAMED)),
+        get("to", ()),
+        get("subjects", ()),
+        None if correlation is None else correlation_digest(correlation),
+        SENSITIVITIES[get("sensitivity", DEFAULT_SENSITIVITY)],
+        None if at is None else to_microseconds(at),
+        "call_id" in keys or "parent_id" in keys or "links" in keys,
+    )
+
+
 @dataclass(frozen=True, slots=True, repr=False)  # never content: reprs end up in logs
 class Prepared:
     """A draft that was validated and made into bytes. `event_id` is given for what was imported."""
 
-    type: str
+    type: int
     envelope: dict[str, Any]
+    described: Described
     payload: bytes
     blobs: tuple[blobs.Blob, ...]
     idempotency_key: str | None
@@ -60,7 +101,9 @@ def prepare(draft: Draft, pepper: bytes, event_id: bytes | None = None) -> Prepa
         raise EventTooLarge(size, MAX_EVENT)
     envelope = {key: item for key, item in keys.items() if key not in _PAYLOAD_ONLY}
     _complete(envelope, draft.type, pepper)
-    return Prepared(draft.type, envelope, payload, (*found, *attachments), draft.idempotency_key, event_id)
+    whole = (*found, *attachments)
+    described = describe(envelope)
+    return Prepared(TYPES[draft.type], envelope, described, payload, whole, draft.idempotency_key, event_id)
 
 
 def _complete(envelope: dict[str, Any], event_type: str, pepper: bytes) -> None:

@@ -12,23 +12,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from convlog_sqlite import canonical, sealing, strictjson
 from convlog_sqlite.database import Connection, fetch, value
 from convlog_sqlite.errors import IdempotencyConflict, PairingError, UnknownReference
 from convlog_sqlite.events import Event, Live
-from convlog_sqlite.instants import Clock, from_microseconds, id_bytes, id_text, new_event_id, to_microseconds
+from convlog_sqlite.instants import Clock, from_microseconds, id_bytes, id_text, new_event_id
 from convlog_sqlite.keystore import Keystore
 from convlog_sqlite.store import blobs
 from convlog_sqlite.store.names import Names
-from convlog_sqlite.store.preparing import Prepared
-from convlog_sqlite.store.reading import FACETS, SELECT_STORE_HEAD, Opener, correlation_digest
+from convlog_sqlite.store.preparing import Described, Prepared, describe
+from convlog_sqlite.store.reading import FACETS, SELECT_STORE_HEAD, Opener
 from convlog_sqlite.store.sessions import SessionRow, Sessions
 from convlog_sqlite.vocabulary import (
-    DEFAULT_SENSITIVITY,
     LINKS,
-    SENSITIVITIES,
     TYPES,
 )
 
@@ -55,22 +53,20 @@ INSERT_IDEMPOTENCY: Final = "INSERT INTO idempotency VALUES (?, ?)"
 INSERT_OPEN: Final = "INSERT INTO open_call VALUES (?, ?)"
 
 _SUBJECT_FACET: Final = 5
+_TOOL_CALL: Final = TYPES["tool_call"]
 # What a result takes from its call unless it says otherwise.
 _INHERITED: Final = ("tool", "task_id", "thread_id", "correlation_id")
-_NAMED: Final = ("agent", "role", "task_id", "thread_id", "tool", "kind", "performative", "state_key")
 _STORE_GIVEN: Final = frozenset({"v", "id", "seq", "ts", "session", "tenant"})
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     """The event that stands in the log for a draft; `new` is False when it stood there before."""
 
     event: Event
     new: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Reference:
+class _Reference(NamedTuple):
     """An event that a draft names."""
 
     pos: int
@@ -135,16 +131,13 @@ class Batch:
         self._fresh_names: dict[str, int] = {}
         self._here: dict[bytes, _Reference] = {}
         self._recorded: dict[bytes, int] = {}
+        self._where = canonical.envelope_place(session.name, session.tenant)
         head = fetch(connection, SELECT_SESSION_HEAD, (session.number,))
-        self._seq: int
-        self._chain: bytes
-        self._seq, self._chain = (
-            head[0] if head else (session.base, canonical.origin(context.store_id, session.name))
-        )
         last = fetch(connection, SELECT_STORE_HEAD)
-        self._pos: int
-        self._store_chain: bytes
-        self._pos, self._store_chain = last[0] if last else (0, canonical.origin(context.store_id))
+        self._seq: int = head[0][0] if head else session.base
+        self._chain: bytes = head[0][1] if head else canonical.origin(context.store_id, session.name)
+        self._pos: int = last[0][0] if last else 0
+        self._store_chain: bytes = last[0][1] if last else canonical.origin(context.store_id)
 
     def add(self, prepared: Prepared) -> Appended:
         """Record one draft. Raises Refused before anything of it is kept."""
@@ -152,25 +145,22 @@ class Batch:
         first = self._first(prepared, digest)
         if first is not None:
             return Appended(first, new=False)
-        keys = dict(prepared.envelope)
-        parent, answered = self._resolve(keys)
+        described, parent, answered = prepared.described, None, None
+        if described.refers:
+            described, parent, answered = self._resolve(prepared)
         nanoseconds = self._context.clock()
+        microseconds = nanoseconds // 1000
         event_id = prepared.event_id or new_event_id(nanoseconds)
         self._seq, self._pos = self._seq + 1, self._pos + 1
-        microseconds = nanoseconds // 1000
-        keys |= {"id": id_text(event_id), "seq": self._seq, "ts": from_microseconds(microseconds)}
-        keys["session"] = self._session.name
-        if self._session.tenant is not None:
-            keys["tenant"] = self._session.tenant
-        envelope = canonical.envelope_bytes(keys)
+        envelope = canonical.join_envelope(
+            id_text(event_id), self._seq, from_microseconds(microseconds), self._where, described.rest
+        )
         self._seal(prepared, event_id, envelope)
-        self._index(keys, parent, answered, microseconds)
+        self._index(prepared.type, described, parent, answered, microseconds)
         if digest is not None:
             self._rows.idempotency.append((digest, self._pos))
             self._recorded[digest] = self._pos
-        self._here[event_id] = _Reference(
-            self._pos, self._session.number, self._seq, TYPES[prepared.type], envelope
-        )
+        self._here[event_id] = _Reference(self._pos, self._session.number, self._seq, prepared.type, envelope)
         return Appended(Event(envelope, Live(prepared.payload)), new=True)
 
     def flush(self) -> None:
@@ -215,55 +205,52 @@ class Batch:
             )
 
     def _index(
-        self, keys: dict[str, Any], parent: int | None, answered: int | None, microseconds: int
+        self, event_type: int, said: Described, parent: int | None, answered: int | None, microseconds: int
     ) -> None:
-        session, seq, event_type = self._session.number, self._seq, TYPES[keys["type"]]
-        correlation = keys.get("correlation_id")
-        at = keys["source"].get("at") if "source" in keys else None
-        named = {key: self._intern(keys.get(key)) for key in _NAMED}
-        self._rows.event.append(
+        rows, session, seq = self._rows, self._session.number, self._seq
+        known, intern = self._context.names.known, self._intern
+        agent, role, task, thread, tool, kind, performative, state_key = [
+            None if text is None else known.get(text) or intern(text) for text in said.names
+        ]
+        at = microseconds if said.at is None else said.at
+        rows.event.append(
             (
-                session, seq, self._pos, event_type, named["agent"], named["role"], named["task_id"],
-                named["thread_id"], named["tool"], named["kind"], named["performative"],
-                None if correlation is None else correlation_digest(correlation), named["state_key"],
-                SENSITIVITIES[keys.get("sensitivity", DEFAULT_SENSITIVITY)], parent, answered, microseconds,
-                microseconds if at is None else to_microseconds(at),
+                session, seq, self._pos, event_type, agent, role, task, thread, tool, kind, performative,
+                said.correlation, state_key, said.sensitivity, parent, answered, microseconds, at,
             )
         )  # fmt: skip
-        if event_type == TYPES["tool_call"]:
-            self._rows.open_call[seq] = (session, seq)
-        post = self._rows.posting.append
-        for key in ("agent", "task_id", "thread_id"):
-            name = named[key]
+        if event_type == _TOOL_CALL:
+            rows.open_call[seq] = (session, seq)
+        for facet, name in (
+            (FACETS["agent"], agent),
+            (FACETS["task_id"], task),
+            (FACETS["thread_id"], thread),
+        ):
             if name is not None:
-                post((session, FACETS[key], name, seq))
-        for recipient in keys.get("to", ()):
-            post((session, FACETS["to"], self._interned(recipient), seq))
-        for subject in keys.get("subjects", ()):
-            post((session, _SUBJECT_FACET, self._interned(subject), seq))
+                rows.posting.append((session, facet, name, seq))
+        rows.posting.extend((session, FACETS["to"], intern(text), seq) for text in said.recipients)
+        rows.posting.extend((session, _SUBJECT_FACET, intern(text), seq) for text in said.subjects)
 
-    def _interned(self, text: str) -> int:
+    def _intern(self, text: str) -> int:
         return self._context.names.intern(self._connection, text, self._fresh_names)
 
-    def _intern(self, text: str | None) -> int | None:
-        return None if text is None else self._interned(text)
-
-    def _resolve(self, keys: dict[str, Any]) -> tuple[int | None, int | None]:
-        """Check every reference; (pos of the parent, seq of the call that this answers)."""
-        answered = None
+    def _resolve(self, prepared: Prepared) -> tuple[Described, int | None, int | None]:
+        """Check every reference; (description, pos of the parent, seq of the call that this answers)."""
+        keys, described, answered = prepared.envelope, prepared.described, None
         if "call_id" in keys:
-            call = self._require("call_id", keys["call_id"])
-            answered = self._pair(keys, call)
+            keys = dict(keys)
+            answered = self._pair(keys, self._require("call_id", keys["call_id"]))
+            described = describe(keys)
         parent = self._require("parent_id", keys["parent_id"]).pos if "parent_id" in keys else None
         for number, link_type in enumerate(LINKS, 1):
             for target in keys.get("links", {}).get(link_type, ()):
                 found = self._require(f"links/{link_type}", target)
                 self._rows.link.append((self._pos + 1, number, found.pos))
-        return parent, answered
+        return described, parent, answered
 
     def _pair(self, keys: dict[str, Any], call: _Reference) -> int:
         call_id = keys["call_id"]
-        if call.type != TYPES["tool_call"]:
+        if call.type != _TOOL_CALL:
             raise PairingError(call_id, "is not a tool_call")
         if call.session != self._session.number:
             raise PairingError(call_id, "belongs to another session")
