@@ -341,6 +341,8 @@ def validate(draft: Draft) -> dict[str, Any]:
 
     Raises InvalidEvent with a pointer to the first place that breaks a rule.
     """
+    if not isinstance(draft, Draft):
+        raise InvalidEvent("", "a Draft; Draft.from_dict makes one of a dict")
     rules = _TYPE_KEYS.get(draft.type) if type(draft.type) is str else None
     if rules is None:
         raise InvalidEvent("/type", "one of " + ", ".join(TYPES))

@@ -336,7 +336,7 @@ class Keystore:
             return Erased(
                 str(uuid.UUID(bytes=by)),
                 from_milliseconds(min(milliseconds, _LAST_INSTANT)),
-                REASON_NAMES.get(reason, "operator"),
+                REASON_NAMES.get(reason, "unknown"),
             )
         if self._master is None:
             return Locked()

@@ -257,9 +257,8 @@ class ConversationLog:
 
         The outcome of each: its events, or the error that refused it and no other.
         """
-        if (
-            self.path is None and len(appends) > 1
-        ):  # no sync to share, and the first decides who the author is
+        if self.path is None and len(appends) > 1:
+            # No sync to share, and the first decides who the author is.
             return [self.append_together([one])[0] for one in appends]
         requests = [self._request(session, tenant, drafts) for session, tenant, drafts in appends]
         self._store.writer.settle([request for request in requests if isinstance(request, Request)])

@@ -184,6 +184,25 @@ CREATE TRIGGER payload_delete BEFORE DELETE ON payload
 WHEN old.sealed <> zeroblob(length(old.sealed))
 BEGIN SELECT raise(ABORT, 'append-only: a payload is wiped before it is deleted'); END;
 
+-- A blob is wiped chunk by chunk, then forgotten.
+CREATE TRIGGER chunk_insert BEFORE INSERT ON chunk
+WHEN EXISTS (SELECT 1 FROM chunk WHERE id = new.id)
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+CREATE TRIGGER chunk_update BEFORE UPDATE ON chunk
+WHEN new.id <> old.id OR new.sealed <> zeroblob(length(old.sealed))
+BEGIN SELECT raise(ABORT, 'append-only: a chunk can only be wiped'); END;
+CREATE TRIGGER chunk_delete BEFORE DELETE ON chunk
+WHEN old.sealed <> zeroblob(length(old.sealed))
+BEGIN SELECT raise(ABORT, 'append-only: a chunk is wiped before it is deleted'); END;
+CREATE TRIGGER blob_insert BEFORE INSERT ON blob
+WHEN EXISTS (SELECT 1 FROM blob WHERE pos = new.pos AND part = new.part OR id = new.id)
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+CREATE TRIGGER blob_update BEFORE UPDATE ON blob
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+CREATE TRIGGER blob_delete BEFORE DELETE ON blob
+WHEN EXISTS (SELECT 1 FROM chunk WHERE id BETWEEN old.slot * 65536 AND old.slot * 65536 + 65535)
+BEGIN SELECT raise(ABORT, 'append-only: the chunks of a blob are deleted before it'); END;
+
 CREATE TRIGGER slot_insert BEFORE INSERT ON slot
 WHEN EXISTS (SELECT 1 FROM slot WHERE number = new.number)
 BEGIN SELECT raise(ABORT, 'append-only: a slot is used once'); END;

@@ -13,7 +13,7 @@ import typer
 from convlog_sqlite import ConversationLog, Event, Filters, Session, UnknownReference, check_session_id
 from convlog_sqlite.cli import append_options as key
 from convlog_sqlite.cli import drafting, render, window
-from convlog_sqlite.cli import filter_options as only
+from convlog_sqlite.cli import tail_options as only
 from convlog_sqlite.cli.failing import REFUSED, fail
 from convlog_sqlite.cli.options import (
     JsonOption,
@@ -110,28 +110,11 @@ def append(
 def tail(
     context: typer.Context,
     session: SessionArgument,
-    number: Annotated[
-        int | None,
-        typer.Option(
-            "-n",
-            "--number",
-            metavar="N",
-            help="How many events. Default: 20; with --after, all.",
-            show_default=False,
-        ),
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Go on with what is appended.", show_default=False)
-    ] = False,
-    after: Annotated[
-        int | None, typer.Option("--after", metavar="SEQ", help="Only events behind this seq.")
-    ] = None,
-    before: Annotated[
-        int | None, typer.Option("--before", metavar="SEQ", help="Only events in front of this seq.")
-    ] = None,
-    pairs: Annotated[
-        bool, typer.Option("--pairs", help="No result without its call.", show_default=False)
-    ] = False,
+    number: only.Number = None,
+    follow: only.Follow = False,
+    after: only.After = None,
+    before: only.Before = None,
+    pairs: only.Pairs = False,
     agent: only.Agent = None,
     type_: only.Type = None,
     task: only.Task = None,

@@ -134,29 +134,35 @@ def _until_signalled() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
+Harness = Annotated[
+    str,
+    typer.Argument(
+        metavar="HARNESS", help="Whose transcripts: " + ", ".join(HARNESSES) + ".", show_default=False
+    ),
+]
+Paths = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[PATH]...", help="Files or folders. Default: where the harness keeps them."),
+]
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="WHEN", help="Files changed since: 30m, 12h, 7d, 2w or a date."),
+]
+Session = Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Read and report, write nothing.", show_default=False)
+]
+Raw = Annotated[bool, typer.Option("--raw", help="Keep each untouched record, sealed.", show_default=False)]
+
+
 def import_(
     context: typer.Context,
-    harness: Annotated[
-        str,
-        typer.Argument(
-            metavar="HARNESS", help="Whose transcripts: " + ", ".join(HARNESSES) + ".", show_default=False
-        ),
-    ],
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[PATH]...", help="Files or folders. Default: where the harness keeps them."),
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option("--since", metavar="WHEN", help="Files changed since: 30m, 12h, 7d, 2w or a date."),
-    ] = None,
-    session: Annotated[str | None, typer.Option("--session", metavar="ID", help="Only this session.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read and report, write nothing.", show_default=False)
-    ] = False,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Keep each untouched record, sealed.", show_default=False)
-    ] = False,
+    harness: Harness,
+    paths: Paths = None,
+    since: Since = None,
+    session: Session = None,
+    dry_run: DryRun = False,
+    raw: Raw = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:

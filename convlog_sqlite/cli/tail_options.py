@@ -1,4 +1,4 @@
-"""The filters of a read, as options."""
+"""The options of `tail`: which part of a session, and the filters."""
 
 from __future__ import annotations
 
@@ -10,6 +10,22 @@ import typer
 def _filter(name: str, metavar: str, text: str) -> Any:
     return typer.Option(name, metavar=metavar, help=text, rich_help_panel="Filters", show_default=False)
 
+
+def _flag(*names: str, text: str) -> Any:
+    return typer.Option(*names, help=text, show_default=False)
+
+
+def _count(*names: str, metavar: str, text: str) -> Any:
+    return typer.Option(*names, metavar=metavar, help=text, show_default=False)
+
+
+Number = Annotated[
+    int | None, _count("-n", "--number", metavar="N", text="How many events. Default: 20; with --after, all.")
+]
+Follow = Annotated[bool, _flag("-f", "--follow", text="Go on with what is appended.")]
+After = Annotated[int | None, _count("--after", metavar="SEQ", text="Only events behind this seq.")]
+Before = Annotated[int | None, _count("--before", metavar="SEQ", text="Only events in front of this seq.")]
+Pairs = Annotated[bool, _flag("--pairs", text="No result without its call.")]
 
 Agent = Annotated[str | None, _filter("--agent", "NAME", "Written by this agent.")]
 Type = Annotated[str | None, _filter("--type", "TYPE", "message, tool_call, tool_result or mutation.")]

@@ -1,0 +1,222 @@
+CREATE UNIQUE INDEX "idx__sqlite_migrations_migration_set_name"
+    ON "_sqlite_migrations" ("migration_set", "name");
+
+CREATE INDEX link_target ON link (target, type);
+
+CREATE UNIQUE INDEX snapshot_place ON snapshot (session, projection, version, seq);
+
+CREATE TABLE blob (
+    pos    INTEGER NOT NULL,
+    part   INTEGER NOT NULL CHECK (part > 0),
+    id     BLOB NOT NULL UNIQUE CHECK (length(id) = 16),
+    slot   INTEGER NOT NULL,
+    chunks INTEGER NOT NULL CHECK (chunks > 0),
+    PRIMARY KEY (pos, part)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE chunk (
+    id     INTEGER PRIMARY KEY,
+    sealed BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE copy (
+    id   INTEGER PRIMARY KEY,
+    kind INTEGER NOT NULL CHECK (kind IN (1, 2)),
+    path TEXT NOT NULL UNIQUE
+) STRICT;
+
+CREATE TABLE envelope (
+    pos         INTEGER PRIMARY KEY CHECK (pos > 0),
+    session     INTEGER NOT NULL,
+    seq         INTEGER NOT NULL CHECK (seq > 0),
+    id          BLOB NOT NULL UNIQUE CHECK (length(id) = 16),
+    bytes       BLOB NOT NULL,
+    commitment  BLOB NOT NULL CHECK (length(commitment) = 32),
+    leaf        BLOB NOT NULL CHECK (length(leaf) = 32),
+    chain       BLOB NOT NULL CHECK (length(chain) = 32),
+    store_chain BLOB NOT NULL CHECK (length(store_chain) = 32)
+) STRICT;
+
+CREATE TABLE event (
+    session      INTEGER NOT NULL,
+    seq          INTEGER NOT NULL,
+    pos          INTEGER NOT NULL,
+    type         INTEGER NOT NULL CHECK (type BETWEEN 1 AND 4),
+    agent        INTEGER NOT NULL,
+    role         INTEGER,
+    task         INTEGER,
+    thread       INTEGER,
+    tool         INTEGER,
+    kind         INTEGER,
+    performative INTEGER,
+    correlation  INTEGER,
+    state_key    INTEGER,
+    sensitivity  INTEGER NOT NULL CHECK (sensitivity BETWEEN 1 AND 4),
+    parent       INTEGER,
+    answers      INTEGER CHECK (answers IS NULL OR type = 3),
+    ts           INTEGER NOT NULL,
+    at           INTEGER NOT NULL,
+    PRIMARY KEY (session, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE idempotency (
+    digest BLOB PRIMARY KEY CHECK (length(digest) = 16),
+    pos    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE link (
+    pos    INTEGER NOT NULL,
+    type   INTEGER NOT NULL CHECK (type BETWEEN 1 AND 4),
+    target INTEGER NOT NULL,
+    PRIMARY KEY (pos, type, target)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE name (
+    id   INTEGER PRIMARY KEY,
+    text TEXT NOT NULL UNIQUE CHECK (length(text) > 0)
+) STRICT;
+
+CREATE TABLE open_call (
+    session INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,
+    PRIMARY KEY (session, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE payload (
+    pos    INTEGER PRIMARY KEY,
+    slot   INTEGER NOT NULL,
+    sealed BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE posting (
+    session INTEGER NOT NULL,
+    facet   INTEGER NOT NULL CHECK (facet BETWEEN 1 AND 5),
+    name    INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,
+    PRIMARY KEY (session, facet, name, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE session (
+    id     INTEGER PRIMARY KEY,
+    name   TEXT NOT NULL UNIQUE,
+    folded TEXT NOT NULL UNIQUE,
+    tenant INTEGER REFERENCES name (id),
+    base   INTEGER NOT NULL DEFAULT 0 CHECK (base >= 0)
+) STRICT;
+
+CREATE TABLE slot (
+    number INTEGER PRIMARY KEY CHECK (number >= 0),
+    pos    INTEGER NOT NULL,
+    part   INTEGER NOT NULL CHECK (part >= 0)
+) STRICT;
+
+CREATE TABLE snapshot (
+    id         INTEGER PRIMARY KEY,
+    session    INTEGER NOT NULL,
+    seq        INTEGER NOT NULL,
+    projection TEXT NOT NULL,
+    version    INTEGER NOT NULL,
+    slot       INTEGER NOT NULL,
+    sealed     BLOB NOT NULL
+) STRICT;
+
+CREATE TABLE store (
+    id       INTEGER PRIMARY KEY CHECK (id = 1),
+    store_id BLOB NOT NULL CHECK (length(store_id) = 16)
+) STRICT;
+
+CREATE TABLE tombstone (
+    pos       INTEGER PRIMARY KEY,
+    slot      INTEGER NOT NULL,
+    redaction INTEGER NOT NULL,
+    at        INTEGER NOT NULL,
+    reason    INTEGER NOT NULL
+) STRICT;
+
+CREATE TRIGGER blob_delete BEFORE DELETE ON blob
+WHEN EXISTS (SELECT 1 FROM chunk WHERE id BETWEEN old.slot * 65536 AND old.slot * 65536 + 65535)
+BEGIN SELECT raise(ABORT, 'append-only: the chunks of a blob are deleted before it'); END;
+
+CREATE TRIGGER blob_insert BEFORE INSERT ON blob
+WHEN EXISTS (SELECT 1 FROM blob WHERE pos = new.pos AND part = new.part OR id = new.id)
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER blob_update BEFORE UPDATE ON blob
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER chunk_delete BEFORE DELETE ON chunk
+WHEN old.sealed <> zeroblob(length(old.sealed))
+BEGIN SELECT raise(ABORT, 'append-only: a chunk is wiped before it is deleted'); END;
+
+CREATE TRIGGER chunk_insert BEFORE INSERT ON chunk
+WHEN EXISTS (SELECT 1 FROM chunk WHERE id = new.id)
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER chunk_update BEFORE UPDATE ON chunk
+WHEN new.id <> old.id OR new.sealed <> zeroblob(length(old.sealed))
+BEGIN SELECT raise(ABORT, 'append-only: a chunk can only be wiped'); END;
+
+CREATE TRIGGER envelope_delete BEFORE DELETE ON envelope
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER envelope_order BEFORE INSERT ON envelope
+WHEN new.pos <> 1 + coalesce((SELECT max(pos) FROM envelope), 0)
+     OR EXISTS (SELECT 1 FROM envelope WHERE id = new.id)
+BEGIN SELECT raise(ABORT, 'append-only: pos counts without gaps, and ids are used once'); END;
+
+CREATE TRIGGER envelope_update BEFORE UPDATE ON envelope
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER event_delete BEFORE DELETE ON event
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER event_order BEFORE INSERT ON event
+WHEN new.seq <> 1 + coalesce(
+    (SELECT max(seq) FROM event WHERE session = new.session),
+    (SELECT base FROM session WHERE id = new.session), 0)
+BEGIN SELECT raise(ABORT, 'append-only: seq counts without gaps'); END;
+
+CREATE TRIGGER event_update BEFORE UPDATE ON event
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER payload_delete BEFORE DELETE ON payload
+WHEN old.sealed <> zeroblob(length(old.sealed))
+BEGIN SELECT raise(ABORT, 'append-only: a payload is wiped before it is deleted'); END;
+
+CREATE TRIGGER payload_insert BEFORE INSERT ON payload
+WHEN EXISTS (SELECT 1 FROM payload WHERE pos = new.pos)
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER payload_update BEFORE UPDATE ON payload
+WHEN new.pos <> old.pos OR new.slot <> old.slot OR new.sealed <> zeroblob(length(old.sealed))
+BEGIN SELECT raise(ABORT, 'append-only: a payload can only be wiped'); END;
+
+CREATE TRIGGER session_delete BEFORE DELETE ON session
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER session_insert BEFORE INSERT ON session
+WHEN EXISTS (SELECT 1 FROM session WHERE id = new.id OR name = new.name OR folded = new.folded)
+BEGIN SELECT raise(ABORT, 'append-only: a session id is used once'); END;
+
+CREATE TRIGGER session_update BEFORE UPDATE ON session
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER slot_delete BEFORE DELETE ON slot
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER slot_insert BEFORE INSERT ON slot
+WHEN EXISTS (SELECT 1 FROM slot WHERE number = new.number)
+BEGIN SELECT raise(ABORT, 'append-only: a slot is used once'); END;
+
+CREATE TRIGGER slot_update BEFORE UPDATE ON slot
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER store_delete BEFORE DELETE ON store
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER store_insert BEFORE INSERT ON store WHEN EXISTS (SELECT 1 FROM store)
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER store_update BEFORE UPDATE ON store
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
