@@ -88,7 +88,7 @@ def translated(path: str) -> Iterator[None]:
             raise
         rule = None
         if isinstance(error, apsw.CantOpenError):
-            rule = "cannot be opened: a database in WAL mode needs to write beside itself"
+            rule = "cannot be opened: even to be read, a database in WAL mode needs to write beside itself"
         if kind is StoreIOError:
             number = getattr(error, "system_errno", 0) or 0
             if number in _FULL_ERRNO:

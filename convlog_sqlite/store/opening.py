@@ -74,8 +74,9 @@ class Store:
 
 
 def exists(directory: Path) -> bool:
-    """Whether a store is at `directory`."""
-    return (directory / DATABASE).exists()
+    """Whether a store is at `directory`. Raises StoreReadOnly when that cannot be told."""
+    with os_errors(directory):
+        return (directory / DATABASE).exists()
 
 
 def create(directory: Path, *, mirror: bool, keys: Path | None, clock: Clock) -> bool:
@@ -89,7 +90,7 @@ def create(directory: Path, *, mirror: bool, keys: Path | None, clock: Clock) ->
     check_filesystem(directory)
     gate = WriterGate(directory / GATE)
     try:
-        with gate.held(BUSY_SECONDS):
+        with gate.held(BUSY_SECONDS), os_errors(directory):
             if exists(directory):
                 return False
             for left_behind in directory.glob(_ASIDE + "*"):
