@@ -33,6 +33,7 @@ import os
 import struct
 import threading
 import uuid
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +78,7 @@ class DiskFile:
     """The keystore on disk."""
 
     def __init__(self, path: Path, *, writable: bool) -> None:
-        self._path = path
+        self._name = os.fspath(path)
         try:
             self._descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         except FileNotFoundError:
@@ -114,7 +115,7 @@ class DiskFile:
 
     def replaced(self) -> bool:
         try:
-            found = self._path.stat()
+            found = os.stat(self._name)  # noqa: PTH116 asked at every access, and Path.stat takes ten times as long
         except OSError:
             return True
         return (found.st_dev, found.st_ino) != self._identity
@@ -212,7 +213,7 @@ class Keystore:
         """Read and check the header. `store_id` is the store that must own it (None: any)."""
         self._file, self._path, self._closed = file, path, False
         self._threads = threading.Lock()
-        self._leased: list[tuple[int, bytes]] = []
+        self._leased: deque[tuple[int, bytes]] = deque()
         self._next_lease = _FIRST_LEASE
         with os_errors(path):
             copies = [Header.from_bytes(file.read(_COPY, at)) for at in (0, _COPY)]
@@ -280,13 +281,12 @@ class Keystore:
             if missing > 0:
                 self._lease(max(missing, self._next_lease), highest_known())
                 self._next_lease = min(self._next_lease * 8, _LARGEST_LEASE)
-            taken, self._leased = self._leased[:count], self._leased[count:]
-            return taken
+            return [self._leased.popleft() for _ in range(count)]
 
     def give_back(self, unused: list[tuple[int, bytes]]) -> None:
         """Return what `take` gave and nothing was sealed with."""
         with self._threads:
-            self._leased = unused + self._leased
+            self._leased.extendleft(reversed(unused))
 
     def _lease(self, count: int, highest_known: int) -> None:
         master = self._master

@@ -98,6 +98,15 @@ Jsonl = Annotated[
     str | None,
     _other("--jsonl", "FILE|-", "One draft a line, a JSON object with the keys of an event; all or none."),
 ]
+Stream = Annotated[
+    bool,
+    typer.Option(
+        "--stream",
+        help="Read one draft a line from standard input and answer each with a line as it lands.",
+        rich_help_panel="Input and output",
+        show_default=False,
+    ),
+]
 Quiet = Annotated[
     bool,
     typer.Option(

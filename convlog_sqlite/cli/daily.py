@@ -93,18 +93,39 @@ def append(
     subject: key.Subject = None,
     idempotency_key: key.IdempotencyKey = None,
     jsonl: key.Jsonl = None,
+    stream: key.Stream = False,
     quiet: key.Quiet = False,
     store: StoreOption = None,
 ) -> None:
     """Append an event and print its line as it was recorded. The session is opened by its first event.
 
     --body makes a message, --tool a tool call, --call-id its result, --kind a mutation.
+
+    --stream is for programs in other languages: a draft a line in, and for each, in order, {"line", "id", "seq"} once it is durable, or {"line", "error"} with what the error tells and "retry": true where trying again may help. A line that is refused harms no other. At the end of input the status is 0, or 3 if a line was refused, 4 if the store could not be used; 130 after SIGINT or SIGTERM.
     """
-    given = drafting.read(locals())  # first, while nothing else is local
+    arguments = dict(locals())  # first, while nothing else is local
+    if stream:
+        _append_stream(context, arguments)
+        return
+    given = drafting.read(arguments)
     check_session_id(session)
     with writing(context, store, create=True) as log:
         for event in given.append_to(log.session(session)):
             put(f"{event.id}\n".encode() if quiet else event.line)
+
+
+def _append_stream(context: typer.Context, arguments: dict[str, Any]) -> None:
+    from convlog_sqlite.cli.stream import run
+
+    if arguments["jsonl"] is not None:
+        raise usage_error("give --jsonl or --stream, not both", "--stream")
+    if arguments["quiet"]:
+        raise usage_error("its answers are short already, without --quiet", "--stream")
+    agent = drafting.only_agent(arguments, "--stream")
+    check_session_id(arguments["session"])
+    with writing(context, arguments["store"], create=True) as log:
+        status = run(log, arguments["session"], agent)
+    raise typer.Exit(status)
 
 
 def tail(

@@ -54,7 +54,7 @@ _TYPE_OF: Final = {
 }
 
 
-_NO_KEYS: Final = frozenset({"context", "session", "jsonl", "quiet", "store"})
+_NO_KEYS: Final = frozenset({"context", "session", "jsonl", "stream", "quiet", "store"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,30 +79,28 @@ class Input:
 
 def read(arguments: dict[str, Any]) -> Input:
     """What the arguments of `append` say. Raises UsageError and InvalidEvent."""
-    given = {
+    source = arguments["jsonl"]
+    if source is not None:
+        return _of_lines(source, only_agent(arguments, "--jsonl"))
+    draft = _of_options(_given(arguments))
+    draft.check()  # before a store is made for it
+    return Input([draft], [])
+
+
+def _given(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The keys of a draft that the arguments name."""
+    return {
         name: item
         for name, item in arguments.items()
         if name not in _NO_KEYS and item is not None and item != []
     }
-    source = arguments["jsonl"]
-    if source is None:
-        draft = _of_options(given)
-        draft.check()  # before a store is made for it
-        return Input([draft], [])
-    agent = given.pop("agent", None)
-    if given:
-        beside = "--" + next(iter(given)).strip("_").replace("_", "-")
-        raise usage_error(
-            f"takes whole drafts; of the other keys only --agent may stand beside it, not {beside}", "--jsonl"
-        )
-    return _of_lines(source, agent)
 
 
 def _of_options(given: dict[str, Any]) -> Draft:
     said_type = given.pop("type_", None)
     inferred = next((draft_type for name, draft_type in _TYPE_OF.items() if name in given), None)
     if said_type is None and inferred is None:
-        raise UsageError("say what to append: --body, --tool, --call-id, --kind or --jsonl")
+        raise UsageError("say what to append: --body, --tool, --call-id, --kind, --jsonl or --stream")
     if "agent" not in given:
         raise UsageError("missing option '--agent' (or set CONVLOG_AGENT)")
     if "result" in given and "result_text" in given:
@@ -174,7 +172,8 @@ def _of_lines(source: str, agent: str | None) -> Input:
     found = Input([], [])
     for number, line in _lines(sys.stdin.buffer.read() if source == STDIN else _content(source, "--jsonl")):
         try:
-            found.drafts.append(_draft(line, agent))
+            found.drafts.append(draft_of(line, agent))
+            found.drafts[-1].check()
         except Refused as refused:
             _refuse_line(number, refused)
         found.lines.append(number)
@@ -187,13 +186,24 @@ def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def _draft(line: bytes, agent: str | None) -> Draft:
+def draft_of(line: bytes, agent: str | None) -> Draft:
+    """The draft that a line holds, not checked yet; `agent` is its author where it names none. Raises InvalidEvent."""
     said = parse_json(line)
     if agent is not None and isinstance(said, dict):
         said.setdefault("agent", agent)
-    draft = Draft.from_dict(said)
-    draft.check()
-    return draft
+    return Draft.from_dict(said)
+
+
+def only_agent(arguments: dict[str, Any], option: str) -> str | None:
+    """The author, where `option` takes whole drafts. Raises UsageError when other keys stand beside it."""
+    given = _given(arguments)
+    agent: str | None = given.pop("agent", None)
+    if given:
+        beside = "--" + next(iter(given)).strip("_").replace("_", "-")
+        raise usage_error(
+            f"takes whole drafts; of the other keys only --agent may stand beside it, not {beside}", option
+        )
+    return agent
 
 
 def _refuse_line(number: int, refused: Refused) -> NoReturn:

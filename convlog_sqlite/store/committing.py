@@ -98,6 +98,7 @@ class Writer:
         """Commit requests in one transaction, and settle each: recorded, or with the error that is its own."""
         try:
             with self.database.write() as connection:
+                self._context.heads.refresh(connection)
                 record = self._record if len(requests) == 1 else self._record_apart
                 for request in requests:
                     record(connection, request)
@@ -116,6 +117,7 @@ class Writer:
             self._record(connection, request)
         except Refused as refused:
             connection.execute(ROLLBACK_TO)
+            self._context.heads.forget()
             request.error = refused
         connection.execute(RELEASE)
 
@@ -153,6 +155,7 @@ class Writer:
             request.settled = True
 
     def _fail(self, requests: Sequence[Request], error: ConvlogError) -> None:
+        self._context.heads.forget()
         for request in requests:
             request.error = request.error or error
             request.settled = True

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from convlog_sqlite import canonical, sealing, strictjson
-from convlog_sqlite.database import Connection, fetch, value
+from convlog_sqlite.database import DATA_VERSION, Connection, fetch, value
 from convlog_sqlite.errors import IdempotencyConflict, PairingError, UnknownReference
 from convlog_sqlite.events import Event, Live
 from convlog_sqlite.instants import Clock, from_microseconds, id_bytes, id_text, new_event_id
@@ -53,6 +53,7 @@ INSERT_IDEMPOTENCY: Final = "INSERT INTO idempotency VALUES (?, ?)"
 INSERT_OPEN: Final = "INSERT INTO open_call VALUES (?, ?)"
 
 _SUBJECT_FACET: Final = 5
+_REMEMBERED_HEADS: Final = 4096
 _TOOL_CALL: Final = TYPES["tool_call"]
 # What a result takes from its call unless it says otherwise.
 _INHERITED: Final = ("tool", "task_id", "thread_id", "correlation_id")
@@ -104,6 +105,31 @@ class _Rows:
                 connection.executemany(sql, rows)
 
 
+@dataclass(slots=True)
+class Heads:
+    """The ends of the chains as this handle left them: (seq or pos, chain), to be read from the tables no more.
+
+    They hold as long as nobody else commits, which SQLite's data_version tells inside the transaction, and
+    as long as nothing of ours is rolled back: then they are forgotten.
+    """
+
+    version: int = -1
+    store: tuple[int, bytes] | None = None
+    sessions: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+
+    def refresh(self, connection: Connection) -> None:
+        """Forget what another connection may have moved. Called first in each transaction."""
+        version: int = value(connection, DATA_VERSION)
+        if version != self.version or len(self.sessions) > _REMEMBERED_HEADS:
+            self.forget()
+            self.version = version
+
+    def forget(self) -> None:
+        """Read the heads from the tables again."""
+        self.store = None
+        self.sessions.clear()
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What every batch of an open store needs."""
@@ -114,6 +140,7 @@ class Context:
     names: Names
     sessions: Sessions
     opener: Opener
+    heads: Heads = field(default_factory=Heads)
 
 
 class Batch:
@@ -132,12 +159,17 @@ class Batch:
         self._here: dict[bytes, _Reference] = {}
         self._recorded: dict[bytes, int] = {}
         self._where = canonical.envelope_place(session.name, session.tenant)
-        head = fetch(connection, SELECT_SESSION_HEAD, (session.number,))
-        last = fetch(connection, SELECT_STORE_HEAD)
-        self._seq: int = head[0][0] if head else session.base
-        self._chain: bytes = head[0][1] if head else canonical.origin(context.store_id, session.name)
-        self._pos: int = last[0][0] if last else 0
-        self._store_chain: bytes = last[0][1] if last else canonical.origin(context.store_id)
+        self._seq, self._chain = context.heads.sessions.get(session.number) or self._session_head()
+        self._pos, self._store_chain = context.heads.store or self._store_head()
+
+    def _session_head(self) -> tuple[int, bytes]:
+        rows: list[tuple[int, bytes]] = fetch(self._connection, SELECT_SESSION_HEAD, (self._session.number,))
+        start = canonical.origin(self._context.store_id, self._session.name)
+        return rows[0] if rows else (self._session.base, start)
+
+    def _store_head(self) -> tuple[int, bytes]:
+        rows: list[tuple[int, bytes]] = fetch(self._connection, SELECT_STORE_HEAD)
+        return rows[0] if rows else (0, canonical.origin(self._context.store_id))
 
     def add(self, prepared: Prepared) -> Appended:
         """Record one draft. Raises Refused before anything of it is kept."""
@@ -167,6 +199,8 @@ class Batch:
         """Insert the rows so far. The ids of new names count once the transaction committed: see `committed`."""
         self._rows.insert(self._connection)
         self._rows = _Rows()
+        self._context.heads.sessions[self._session.number] = self._seq, self._chain
+        self._context.heads.store = self._pos, self._store_chain
 
     def committed(self) -> None:
         """The transaction committed: remember what it made."""
