@@ -32,6 +32,7 @@ from convlog_sqlite.errors import (
     KeystoreUnusable,
     MirrorBusy,
     StoreBusy,
+    StoreError,
     StoreFull,
     StoreIOError,
     StoreReadOnly,
@@ -48,7 +49,7 @@ from convlog_sqlite.filesystem import (
 )
 from convlog_sqlite.follow import Waiter
 from convlog_sqlite.locks import FileLock
-from convlog_sqlite.store.reader import Reader
+from convlog_sqlite.store.reader import LINES_AT_ONCE, Reader
 
 FILE_NAME: Final = "conversation.jsonl"
 _LOCK_SECONDS: Final = 10.0
@@ -75,6 +76,7 @@ class Mirror:
     def __init__(self, reader: Reader, root: Path, store: Path, *, enabled: bool) -> None:
         """`store` is the directory that is watched for commits."""
         self._reader, self.root, self._store = reader, root, store
+        self._root_name = os.fspath(root)
         self.enabled = enabled
         self.problem: str | None = None
         self._cursors: dict[str, _Cursor] = {}
@@ -248,30 +250,39 @@ class Mirror:
         self.problem = problem
 
     def _bring_up(self, session: str) -> int:
-        directory = self.root / session
-        make_private_directory(directory)
-        if directory.is_symlink():
-            raise StoreIOError(directory, "a symbolic link is not followed")
-        lock = FileLock(directory, directory=True)
+        lock = self._session_lock(session)
+        name = f"{self._root_name}/{session}/{FILE_NAME}"  # a Path takes longer than the write
         written = 0
         try:
             while True:
-                with lock.held(_LOCK_SECONDS), os_errors(self.path(session)):
-                    count = self._step(session)
-                if not count:
-                    return written
+                with lock.held(_LOCK_SECONDS), os_errors(name):
+                    count = self._step(session, name)
                 written += count
+                # A block that is not full was the last: who appended since then comes after us.
+                if count < LINES_AT_ONCE:
+                    return written
         finally:
             lock.close()
 
-    def _step(self, session: str) -> int:
+    def _session_lock(self, session: str) -> FileLock:
+        directory = self.root / session
+        try:
+            lock = FileLock(directory, directory=True)
+        except StoreError:
+            make_private_directory(directory)
+            lock = FileLock(directory, directory=True)
+        if directory.is_symlink():
+            lock.close()
+            raise StoreIOError(directory, "a symbolic link is not followed")
+        return lock
+
+    def _step(self, session: str, name: str) -> int:
         """One read and one write, under the session's lock; the number of lines written."""
-        path = self.path(session)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, PRIVATE_FILE)
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, PRIVATE_FILE)
         try:
             seq = self._cursor(session, descriptor)
             if seq is None:
-                return self._rebuild(session, path)
+                return self._rebuild(session, self.path(session))
             data, last, count = self._lines(session, seq)
             if count:
                 _append_whole(descriptor, data)

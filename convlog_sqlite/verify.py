@@ -352,7 +352,7 @@ def _mirror(reader: Reader, mirror: Mirror, session: str) -> Iterator[Finding]:
             expected = b"".join(block)
             found = file.read(len(expected) or _BLOCK)
             if not block:
-                if reader.head(session) > seq:
+                if found and next(reader.lines(session, seq), None) is not None:
                     file.seek(-len(found), 1)  # an append landed while we looked
                     continue
                 while found and b"\n" not in found:  # a torn tail alone is cut at the next step
