@@ -87,8 +87,9 @@ SELECT p.session, p.seq FROM posting AS p CROSS JOIN event AS e ON e.session = p
 CROSS JOIN envelope AS v ON v.pos = e.pos CROSS JOIN name AS n ON n.id = p.name
 WHERE p.facet > 3 AND json_valid(CAST(v.bytes AS TEXT)) AND n.text NOT IN (
     SELECT value FROM json_each(CAST(v.bytes AS TEXT), CASE p.facet WHEN 4 THEN '$.to' ELSE '$.subjects' END))"""
-IS_POSTED: Final = "SELECT 1 FROM posting WHERE session = ? AND facet = ? AND name = ? AND seq = ?"
-SELECT_NAME_ID: Final = "SELECT id FROM name WHERE text = ?"
+IS_POSTED: Final = """
+SELECT 1 FROM posting
+WHERE session = ? AND facet = ? AND name = (SELECT id FROM name WHERE text = ?) AND seq = ?"""
 
 _INDEXED: Final = ("agent", "role", "task_id", "thread_id", "tool", "kind", "performative", "state_key")
 _ADDRESSED: Final = {"to": 4, "subjects": 5}
@@ -254,8 +255,7 @@ def _says_the_same(walk: _Walk, row: _Row, session: str, said: dict[str, Any]) -
 
 def _is_addressed(walk: _Walk, row: _Row, facet: int, name: str) -> bool:
     with walk.reader.database.read() as connection:
-        number = value(connection, SELECT_NAME_ID, (name,))
-        return value(connection, IS_POSTED, (row.session, facet, number, row.seq)) is not None
+        return value(connection, IS_POSTED, (row.session, facet, name, row.seq)) is not None
 
 
 def _payload(

@@ -32,7 +32,7 @@ from convlog_sqlite.cli.failing import DONE, INTERRUPTED, status_of
 
 LONGEST: Final = 64 << 20  # bytes of a line; an event takes 16 MiB, this leaves room for attachments
 _CHUNK: Final = 1 << 16
-_MOST_LINES: Final = 1000  # committed together
+_MOST_LINES: Final = 250  # committed together
 _MOST_BYTES: Final = 8 << 20
 _MOST_UNREAD: Final = 16 << 20
 _LAST_SECONDS: Final = 2.0  # for a reader, once a signal said to end

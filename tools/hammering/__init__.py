@@ -1,0 +1,1 @@
+"""What `tools/hammer` runs. Not part of the package that is installed."""
