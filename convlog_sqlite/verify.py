@@ -123,7 +123,7 @@ class _Walk:
     reader: Reader
     wanted: frozenset[str]
     sessions: dict[int, tuple[str, int]] = field(default_factory=dict)
-    names: dict[int, str] = field(default_factory=dict)
+    names: dict[int | None, str] = field(default_factory=dict)
     heads: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     pos: int = 0
     store_chain: bytes = b""
@@ -185,14 +185,18 @@ def _learn(walk: _Walk, connection: Connection) -> None:
 def _check_rows(walk: _Walk, rows: list[_Row]) -> Iterator[Finding]:
     reader = walk.reader
     keys = iter(reader.opener.keystore.read([row.slot for row in rows if row.slot is not None]))
+    said = [_parsed(row.envelope) for row in rows]
     with reader.database.read() as connection:
         with_blobs = {pos for (pos,) in fetch(connection, SELECT_BLOB_EVENTS, (rows[0].pos, rows[-1].pos))}
-    for row in rows:
+        indexed = [_is_indexed(walk, connection, row, one) for row, one in zip(rows, said, strict=True)]
+    for row, is_indexed in zip(rows, indexed, strict=True):
         session, base = walk.sessions.get(row.session, (None, 0))
         key: bytes | Payload | None = None if row.slot is None else next(keys)
-        found = [*_chains(walk, row, session or "", base), *_index(walk, row, session or "")]
-        found += _payload(walk, row, session or "", key, with_blobs)
-        if walk.is_wanted(session):
+        found = _chains(walk, row, session or "", base)
+        if not is_indexed:
+            found.append(("index", "the index does not say what the envelope says", "fault"))
+        found += _payload(walk, row, session or "", key, row.pos in with_blobs)
+        if found and walk.is_wanted(session):
             for rule, detail, severity in found:
                 yield Finding(rule, detail, session, row.seq, id_text(row.id), severity)
 
@@ -200,88 +204,84 @@ def _check_rows(walk: _Walk, rows: list[_Row]) -> Iterator[Finding]:
 _Found = tuple[str, str, str]  # rule, detail, severity
 
 
-def _chains(walk: _Walk, row: _Row, session: str, base: int) -> Iterator[_Found]:
+def _chains(walk: _Walk, row: _Row, session: str, base: int) -> list[_Found]:
+    found: list[_Found] = []
     if row.pos != walk.pos + 1:
-        yield "pos", f"{row.pos} follows {walk.pos}", "fault"
-    seq, chain = walk.heads.get(row.session, (base, canonical.origin(walk.reader.store_id, session)))
+        found.append(("pos", f"{row.pos} follows {walk.pos}", "fault"))
+    seq, chain = walk.heads.get(row.session) or (base, canonical.origin(walk.reader.store_id, session))
     if row.seq != seq + 1:
-        yield "seq", f"{row.seq} follows {seq}", "fault"
+        found.append(("seq", f"{row.seq} follows {seq}", "fault"))
     leaf = canonical.leaf(row.envelope, row.commitment)
     if leaf != row.leaf:
-        yield "leaf", "the envelope or its commitment was changed", "fault"
+        found.append(("leaf", "the envelope or its commitment was changed", "fault"))
     if canonical.link(chain, leaf) != row.chain:
-        yield "chain", "the event does not follow on the one before it in its session", "fault"
+        found.append(("chain", "the event does not follow on the one before it in its session", "fault"))
     if canonical.link(walk.store_chain, leaf) != row.store_chain:
-        yield "store-chain", "the event does not follow on the one before it in the store", "fault"
+        found.append(("store-chain", "the event does not follow on the one before it in the store", "fault"))
     # Go on from what stands there, so that one change is found once and not at every event behind it.
     walk.pos, walk.store_chain = row.pos, row.store_chain
     walk.heads[row.session] = (row.seq, row.chain)
+    return found
 
 
-def _index(walk: _Walk, row: _Row, session: str) -> Iterator[_Found]:
-    if row.index_pos != row.pos:
-        yield "index", "the event is not in the index", "fault"
-        return
+def _parsed(envelope: bytes) -> dict[str, Any] | None:
     try:
-        said: Any = strictjson.load(row.envelope)
-        same = isinstance(said, dict) and _says_the_same(walk, row, session, said)
-    except (ValueError, TypeError, AttributeError):  # a changed envelope may be anything
-        same = False
-    if not same:
-        yield "index", "the index does not say what the envelope says", "fault"
+        said = strictjson.load(envelope)
+    except ValueError:  # a changed envelope may be anything
+        return None
+    return said if isinstance(said, dict) else None
 
 
-def _says_the_same(walk: _Walk, row: _Row, session: str, said: dict[str, Any]) -> bool:
-    correlation = said.get("correlation_id")
-    recorded = (
-        said.get("id") == id_text(row.id),
-        said.get("seq") == row.seq,
-        said.get("session") == session,
-        said.get("type") == TYPE_NAMES.get(row.type),
-        SENSITIVITIES.get(said.get("sensitivity", DEFAULT_SENSITIVITY)) == row.sensitivity,
-        (None if correlation is None else correlation_digest(correlation)) == row.correlation,
-        ("call_id" in said) == (row.answers is not None),
-        all(
-            said.get(key) == (None if number is None else walk.names.get(number))
-            for key, number in zip(_INDEXED, row.names, strict=True)
-        ),
+def _is_indexed(walk: _Walk, connection: Connection, row: _Row, said: dict[str, Any] | None) -> bool:
+    if said is None or row.index_pos != row.pos:
+        return False
+    try:
+        return _says_the_same(walk, row, said) and all(
+            value(connection, IS_POSTED, (row.session, facet, name, row.seq)) is not None
+            for key, facet in _ADDRESSED.items()
+            if key in said
+            for name in said[key]
+        )
+    except (TypeError, AttributeError):  # so may its members
+        return False
+
+
+def _says_the_same(walk: _Walk, row: _Row, said: dict[str, Any]) -> bool:
+    get = said.get
+    correlation = get("correlation_id")
+    return (
+        get("id") == id_text(row.id)
+        and get("seq") == row.seq
+        and get("session") == walk.sessions.get(row.session, ("", 0))[0]
+        and get("type") == TYPE_NAMES.get(row.type)
+        and SENSITIVITIES.get(get("sensitivity", DEFAULT_SENSITIVITY)) == row.sensitivity
+        and (None if correlation is None else correlation_digest(correlation)) == row.correlation
+        and ("call_id" in said) == (row.answers is not None)
+        and tuple(map(get, _INDEXED)) == tuple(map(walk.names.get, row.names))
     )
-    return all(recorded) and all(
-        _is_addressed(walk, row, facet, name)
-        for key, facet in _ADDRESSED.items()
-        for name in said.get(key, ())
-    )
-
-
-def _is_addressed(walk: _Walk, row: _Row, facet: int, name: str) -> bool:
-    with walk.reader.database.read() as connection:
-        return value(connection, IS_POSTED, (row.session, facet, name, row.seq)) is not None
 
 
 def _payload(
-    walk: _Walk, row: _Row, session: str, key: bytes | Payload | None, with_blobs: set[int]
-) -> Iterator[_Found]:
+    walk: _Walk, row: _Row, session: str, key: bytes | Payload | None, has_blobs: bool
+) -> list[_Found]:
     if key is None or row.slot is None:
-        yield "payload-missing", "the sealed payload is not there", "fault"
-    elif isinstance(key, Locked):
-        if not walk.locked:
-            yield "keystore-locked", "content cannot be checked: the key-encryption key is not here", "note"
-        walk.locked = True
-    elif isinstance(key, Lost):
-        yield "key-lost", f"slot {row.slot} holds no key, and no redaction says why", "fault"
-    elif isinstance(key, bytes):
-        payload, salt = walk.reader.opener.open(
-            session, (row.seq, row.id, row.envelope, row.slot, row.sealed), key
-        )
-        if not isinstance(payload, Live):
-            yield "payload-corrupt", "the sealed payload does not open", "fault"
-            return
-        digests: list[bytes] = []
-        if row.pos in with_blobs:
-            broken, digests = _blob_digests(walk.reader, row, session)
-            yield from broken
-        if canonical.commitment(salt, payload.data, digests) != row.commitment:
-            yield "commitment", "the content is not what the envelope commits to", "fault"
+        return [("payload-missing", "the sealed payload is not there", "fault")]
+    if isinstance(key, Locked):
+        first, walk.locked = not walk.locked, True
+        detail = "content cannot be checked: the key-encryption key is not here"
+        return [("keystore-locked", detail, "note")] if first else []
+    if isinstance(key, Lost):
+        return [("key-lost", f"slot {row.slot} holds no key, and no redaction says why", "fault")]
+    if not isinstance(key, bytes):
+        return []
+    place = (row.seq, row.id, row.envelope, row.slot, row.sealed)
+    payload, salt = walk.reader.opener.open(session, place, key)
+    if not isinstance(payload, Live):
+        return [("payload-corrupt", "the sealed payload does not open", "fault")]
+    broken, digests = _blob_digests(walk.reader, row, session) if has_blobs else ([], [])
+    if canonical.commitment(salt, payload.data, digests) != row.commitment:
+        broken.append(("commitment", "the content is not what the envelope commits to", "fault"))
+    return broken
 
 
 def _blob_digests(reader: Reader, row: _Row, session: str) -> tuple[list[_Found], list[bytes]]:

@@ -13,6 +13,7 @@ import select
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -32,7 +33,7 @@ from convlog_sqlite.cli.failing import DONE, INTERRUPTED, status_of
 
 LONGEST: Final = 64 << 20  # bytes of a line; an event takes 16 MiB, this leaves room for attachments
 _CHUNK: Final = 1 << 16
-_MOST_LINES: Final = 250  # committed together
+_MOST_LINES: Final = 100  # committed together: other writers wait that long, and more saves little
 _MOST_BYTES: Final = 8 << 20
 _MOST_UNREAD: Final = 16 << 20
 _LAST_SECONDS: Final = 2.0  # for a reader, once a signal said to end
@@ -51,13 +52,15 @@ def run(log: ConversationLog, session: str, agent: str | None) -> int:
     with _signals() as signalled:
         interrupted = False
         while not (lines.ended or appender.broken or interrupted):
-            wanted = [lines.descriptor] if answers.unread < _MOST_UNREAD else []
-            ready, free, _ = select.select([signalled, *wanted], answers.waiting, [])
+            has_room = answers.unread < _MOST_UNREAD
+            wanted = [lines.descriptor] if has_room and not lines.waiting else []
+            at_once = 0 if has_room and lines.waiting else None
+            ready, free, _ = select.select([signalled, *wanted], answers.waiting, [], at_once)
             interrupted = signalled in ready
             if free:
                 answers.write()
-            elif lines.descriptor in ready and not interrupted:
-                answers.add(appender.append(lines.read()))
+            elif has_room and (lines.waiting or wanted[0] in ready) and not interrupted:
+                answers.add(appender.append(lines.take()))
         interrupted = answers.finish(signalled, interrupted=interrupted)
     if appender.broken is not None:
         raise appender.broken
@@ -86,39 +89,47 @@ class _Lines:
     """The lines of a descriptor, numbered from 1. Of one that is too long, only its length is kept."""
 
     def __init__(self, descriptor: int) -> None:
-        self.descriptor, self.ended = descriptor, False
+        self.descriptor = descriptor
+        self._closed = False
+        self._read: deque[Line] = deque()
         self._number = 1
         self._begun: list[bytes] = []
         self._size = 0
 
-    def read(self) -> list[Line]:
-        """The lines that wait, blank ones apart. Blocks only where nothing does."""
-        found: list[Line] = []
-        taken = 0
-        while True:
-            chunk = self._chunk()
-            taken += len(chunk)
-            *ends, rest = chunk.split(b"\n")
-            for end in ends:
-                self._go_on(end)
-                found += self._end()
-            self._go_on(rest)
-            if self.ended:
-                return found + self._end()
-            if len(found) >= _MOST_LINES or taken >= _MOST_BYTES:
-                return found
-            if not select.select([self.descriptor], [], [], 0)[0]:
-                return found
+    @property
+    def waiting(self) -> bool:
+        """Whether there are lines that were read and not taken."""
+        return bool(self._read)
 
-    def _chunk(self) -> bytes:
-        try:
-            chunk = os.read(self.descriptor, _CHUNK)
-        except BlockingIOError:
-            return b""
-        except ConnectionResetError:  # a socket whose other end died
-            chunk = b""
-        self.ended = not chunk
-        return chunk
+    @property
+    def ended(self) -> bool:
+        return self._closed and not self._read
+
+    def take(self) -> list[Line]:
+        """Some of the lines that wait, blank ones apart. Blocks only where nothing does."""
+        taken = 0
+        while not self._closed and len(self._read) < _MOST_LINES and taken < _MOST_BYTES:
+            if (taken or self._read) and not select.select([self.descriptor], [], [], 0)[0]:
+                break
+            try:
+                chunk = os.read(self.descriptor, _CHUNK)
+            except BlockingIOError:
+                break
+            except ConnectionResetError:  # a socket whose other end died
+                chunk = b""
+            taken += len(chunk)
+            self._split(chunk)
+        return [self._read.popleft() for _ in range(min(len(self._read), _MOST_LINES))]
+
+    def _split(self, chunk: bytes) -> None:
+        *ends, rest = chunk.split(b"\n")
+        for end in ends:
+            self._go_on(end)
+            self._end()
+        self._go_on(rest)
+        if not chunk:
+            self._closed = True
+            self._end()
 
     def _go_on(self, part: bytes) -> None:
         self._size += len(part)
@@ -127,13 +138,14 @@ class _Lines:
         else:
             self._begun.clear()
 
-    def _end(self) -> list[Line]:
+    def _end(self) -> None:
         number, size, line = self._number, self._size, b"".join(self._begun)
         self._number, self._size = number + 1, 0
         self._begun.clear()
         if size > LONGEST:
-            return [(number, EventTooLarge(size, LONGEST))]
-        return [(number, line)] if line.strip() else []
+            self._read.append((number, EventTooLarge(size, LONGEST)))
+        elif line.strip():
+            self._read.append((number, line))
 
 
 class _Answers:
