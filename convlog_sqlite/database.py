@@ -46,6 +46,7 @@ MEMORY: Final = ":memory:"
 SQLITE_VERSION: Final = apsw.sqlite_lib_version()
 _OLDEST_SQLITE: Final = 3_051_003  # the WAL-reset fix: sqlite.org/wal.html#walresetbug
 BUSY_SECONDS: Final = 10.0
+_TRUNCATE_SECONDS: Final = 0.2
 DURABILITIES: Final = {"full": "FULL", "normal": "NORMAL"}
 
 BEGIN_READ: Final = "BEGIN DEFERRED"
@@ -253,6 +254,28 @@ class Database:
         with self._writing, translated(self.path):
             self.check_usable()
             return self._write_connection().wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+
+    def truncate_wal(self) -> bool:
+        """Empty the WAL, unless a reader prevents it. It holds sealed bytes only; to leave it is no fault."""
+        with self._writing, translated(self.path):
+            self.check_usable()
+            if self.path == MEMORY:
+                return True
+            connection = self._write_connection()
+            deadline = time.monotonic() + _TRUNCATE_SECONDS
+            connection.set_busy_timeout(0)
+            try:
+                while True:
+                    try:
+                        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+                    except apsw.BusyError:
+                        if time.monotonic() > deadline:
+                            return False
+                        time.sleep(0.01)
+                    else:
+                        return True
+            finally:
+                connection.set_busy_timeout(int(BUSY_SECONDS * 1000))
 
     def watch(self) -> Callable[[], bool]:
         """A function that says whether anything was committed since it last said so, by any process.

@@ -373,6 +373,11 @@ def check_session_id(value: Any) -> None:
         raise InvalidEvent("/session", f"{SESSION_RULE}; not {_shortened(shown)!r}")
 
 
+def is_event_id(text: str) -> bool:
+    """Whether `text` is the text form of an event id."""
+    return _EVENT_ID.fullmatch(text) is not None
+
+
 def check_name(value: Any, pointer: str) -> None:
     """Refuse what is not a name (agent, task, tenant and the like)."""
     _name(value, pointer)

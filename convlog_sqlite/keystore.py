@@ -34,13 +34,13 @@ import struct
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 from convlog_sqlite import sealing
-from convlog_sqlite.errors import KeystoreUnusable, StoreClosed, StoreReadOnly, os_errors
+from convlog_sqlite.errors import KeystoreUnusable, StoreClosed, StoreIOError, StoreReadOnly, os_errors
 from convlog_sqlite.events import Erased, Locked, Lost
 from convlog_sqlite.filesystem import PRIVATE_FILE, sync, sync_directory, write_all
 from convlog_sqlite.instants import from_milliseconds
@@ -305,6 +305,24 @@ class Keystore:
             finally:
                 self._file.unlock()
         self._leased.extend(zip(range(first, first + count), keys, strict=True))
+
+    def destroy(self, records: Mapping[int, bytes]) -> None:
+        """Overwrite slots with the records of their erasure. When this returns the keys are gone from the disk.
+
+        Raises StoreIOError when a write, the sync or the reading back failed: then nothing may be claimed.
+        """
+        self._check_identity()
+        with os_errors(self._path):
+            self._file.lock()
+            try:
+                for slot, record in records.items():
+                    self._file.write(record, _SLOTS_AT + slot * SLOT_BYTES)
+                self._file.sync()
+                kept = [slot for slot, record in records.items() if self._one(slot) != record]
+            finally:
+                self._file.unlock()
+        if kept:
+            raise StoreIOError(self._path, f"slot {kept[0]} does not read back as erased")
 
     def read(self, slots: Sequence[int]) -> list[SlotAnswer]:
         """What each slot holds, in the order asked: a data key, Erased, Lost or Locked.

@@ -9,6 +9,7 @@ with ConversationLog.open() as log:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,12 +18,13 @@ from typing import Any, Self
 
 from convlog_sqlite import discovery
 from convlog_sqlite.database import DURABILITIES
-from convlog_sqlite.drafts import Draft, check_name, check_session_id
+from convlog_sqlite.drafts import Draft, check_name, check_session_id, is_event_id
 from convlog_sqlite.errors import (
     ConvlogError,
     InvalidEvent,
     NotAStore,
     Refused,
+    StoreBusy,
     StoreReadOnly,
     UnknownReference,
 )
@@ -38,9 +40,11 @@ from convlog_sqlite.instants import (
     system_clock,
 )
 from convlog_sqlite.mirror import Mirror
+from convlog_sqlite.redaction import Redaction, Redactor
 from convlog_sqlite.session import Session
 from convlog_sqlite.store import copies, opening
 from convlog_sqlite.store.committing import Request
+from convlog_sqlite.store.erasing import Scope, has_intents
 from convlog_sqlite.store.preparing import Prepared, foreign_digest, prepare
 from convlog_sqlite.store.reader import Reader, SessionSummary
 from convlog_sqlite.vocabulary import STORE_SESSION
@@ -73,6 +77,7 @@ class ConversationLog:
         self.reader = Reader(store.database, store.writer)
         self._author: str | None = None
         self._mirror = self._open_mirror()
+        self._finish_erasures()
         if created and self._mirror is not None and self._mirror.enabled:
             self._mirror.after_append(STORE_SESSION)
 
@@ -222,6 +227,61 @@ class ConversationLog:
             return exporter.update(*session_ids)
         finally:
             exporter.close()
+
+    def redact(
+        self,
+        *,
+        events: Sequence[str] = (),
+        session: str | None = None,
+        task: str | None = None,
+        agent: str | None = None,
+        subject: str | None = None,
+        reason: str,
+        by: str,
+        dry_run: bool = False,
+    ) -> Redaction:
+        """Erase the content of events, and leave the record that they existed, which still verifies.
+
+        One scope: ids of events, or everything of a session, task, agent or subject (a person's name). When
+        this returns, no read in any process gives the content, and no file that the store knows of holds it
+        or its key, but for those in `unreachable`. `reason` is one of the closed list, `by` the agent that
+        answers for it. A dry run changes nothing.
+
+        Raises UnknownReference for an id or session that does not exist, InvalidEvent, StoreError.
+        """
+        given = {"event": tuple(events), "session": session, "task": task, "agent": agent, "subject": subject}
+        wanted = {kind: names for kind, names in given.items() if names}
+        if len(wanted) != 1:
+            raise InvalidEvent("/scope", "one of events, session, task, agent or subject")
+        ((kind, names),) = wanted.items()
+        scope = Scope(kind, names if isinstance(names, tuple) else (names,))
+        self._check_scope(scope)
+        return self._redactor().redact(scope, reason=reason, by=by, dry_run=dry_run)
+
+    def _check_scope(self, scope: Scope) -> None:
+        if self._store.database.read_only:
+            raise StoreReadOnly(self.path or ":memory:", "this handle was opened read-only")
+        if scope.kind == "event":
+            for event_id in scope.names:
+                if not is_event_id(event_id) or not self.reader.known([event_id]):
+                    raise UnknownReference("event", event_id)
+        elif scope.kind == "session" and self.reader.find_session(scope.names[0]) is None:
+            raise UnknownReference("session", scope.names[0])
+
+    def _redactor(self) -> Redactor:
+        return Redactor(
+            self._store, self._clock, lambda root: Mirror(self.reader, root, self.path or root, enabled=True)
+        )
+
+    def _finish_erasures(self) -> None:
+        """What a crash left half done is finished first; what cannot be reached now stays pending."""
+        if self._store.database.read_only or self.path is None:
+            return
+        with self._store.database.read() as connection:
+            waiting = has_intents(connection)
+        if waiting:
+            with contextlib.suppress(StoreBusy):  # a living redactor is at it
+                self._redactor().finish()
 
     def verify(self, *session_ids: str, anchor: Anchor | None = None) -> Iterator[Finding]:
         """Check everything that can be checked, and yield what is wrong. See `convlog_sqlite.verify`."""

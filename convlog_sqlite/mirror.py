@@ -56,6 +56,7 @@ _LOCK_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.001
 _BLOCK: Final = 1 << 16
+_ZEROS: Final = 1 << 20  # overwritten at once
 
 _log: Final = logging.getLogger("convlog_sqlite")
 
@@ -318,6 +319,32 @@ class Mirror:
             return None
         return seq
 
+    def rewrite(self, session: str) -> None:
+        """Write a session's file anew from the log, and overwrite the bytes of the old one where they lie.
+
+        What lies beside it goes with it, overwritten and removed: a file that a crash left, and one that was
+        set aside because it was ahead of the log: it may hold what is to be erased, and nothing can tell.
+        """
+        if not self.path(session).parent.is_dir():
+            return
+        lock = self._session_lock(session)
+        try:
+            with lock.held(_LOCK_SECONDS), os_errors(self.path(session)):
+                self._cursors.pop(session, None)
+                path = self.path(session)
+                old = path.with_name(f".{FILE_NAME}.old")
+                left = sorted(path.parent.glob(f"{FILE_NAME}.ahead-*"))
+                for aside in (path.with_name(f".{FILE_NAME}.new"), old, *left):
+                    _destroy(aside)
+                if path.exists():
+                    os.link(
+                        path, old, follow_symlinks=False
+                    )  # so that a crash does not lose the old bytes from sight
+                    self._rebuild(session, path)
+                    _destroy(old)
+        finally:
+            lock.close()
+
     def _rebuild(self, session: str, path: Path) -> int:
         """Write the file anew beside itself and put it in its place."""
         aside = path.with_name(f".{FILE_NAME}.new")
@@ -340,6 +367,28 @@ class Mirror:
             os.close(descriptor)
         sync_directory(path.parent)
         return total
+
+
+def _overwrite(descriptor: int) -> None:
+    """Put zeros over the bytes of an open file, on the disk, and leave it empty."""
+    size = os.fstat(descriptor).st_size
+    for at in range(0, size, _ZEROS):
+        os.pwrite(descriptor, bytes(min(_ZEROS, size - at)), at)
+    sync(descriptor)
+    os.ftruncate(descriptor, 0)
+
+
+def _destroy(path: Path) -> None:
+    """Overwrite and remove a file, if it is there."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return
+    try:
+        _overwrite(descriptor)
+    finally:
+        os.close(descriptor)
+    path.unlink()
 
 
 def _interrupt_when(stop: threading.Event, waiter: Waiter) -> None:

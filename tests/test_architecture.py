@@ -38,6 +38,7 @@ SPINE = (
     "store",
     "follow",
     "mirror",
+    "redaction",
     "status",
     "findings",
     "verify",

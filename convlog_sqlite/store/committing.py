@@ -147,6 +147,22 @@ class Writer:
         batch.add(prepare(opening, self.keystore.pepper))
         return batch
 
+    def record_inside(self, connection: Connection, session: str, prepared: Prepared) -> int:
+        """Record an event of an existing session inside the caller's write block; its position.
+
+        The caller says `forget_heads` once the block is committed or rolled back.
+        """
+        slots = iter(self.keystore.take(1 + len(prepared.blobs), lambda: value(connection, HIGHEST_SLOT)))
+        self._context.heads.refresh(connection)
+        batch = Batch(self._context, connection, self.sessions.require(connection, session), slots)
+        batch.add(prepared)
+        batch.flush()
+        return batch.pos
+
+    def forget_heads(self) -> None:
+        """Read the ends of the chains from the tables again."""
+        self._context.heads.forget()
+
     def _settle(self, requests: Sequence[Request]) -> None:
         for request in requests:
             if request.error is None and request.batch is not None:

@@ -209,9 +209,10 @@ class Reader:
         with self.database.read() as connection:
             pos = value(connection, reading.SELECT_POS, (id_bytes(event.id),))
             row = next((row for row in blobs.rows_of(connection, pos) if row.part == part), None)
-            if row is None:
-                raise UnknownReference("attachments", f"part {part} of {event.id}")
-            chunks = blobs.sealed_chunks(connection, row)
+            chunks = [] if row is None else blobs.sealed_chunks(connection, row)
+        if row is None:
+            self.event(event.id).require_payload()  # the caller's event may be older than its erasure
+            raise UnknownReference("attachments", f"part {part} of {event.id}")
         place = (self.store_id, id_bytes(event.id), event.session, event.seq)
         answer = blobs.unseal(self.opener.keystore, row, chunks, place)
         if not isinstance(answer, Live):

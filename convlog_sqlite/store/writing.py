@@ -195,6 +195,11 @@ class Batch:
         self._here[event_id] = _Reference(self._pos, self._session.number, self._seq, prepared.type, envelope)
         return Appended(Event(envelope, Live(prepared.payload)), new=True)
 
+    @property
+    def pos(self) -> int:
+        """The position of the last event that was added."""
+        return self._pos
+
     def flush(self) -> None:
         """Insert the rows so far. The ids of new names count once the transaction committed: see `committed`."""
         self._rows.insert(self._connection)

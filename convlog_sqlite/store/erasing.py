@@ -1,0 +1,212 @@
+"""Erasing content: which events, in which order, and what stays. Owns `intent`, `intent_event`, `tombstone`.
+
+The order, so that a crash at any point leaves something to be finished and never a false claim:
+
+    1  the intent is committed: the exact events, by position
+    2  their slots are overwritten with the record of the erasure, synced and read back: the content is gone
+    3  one transaction wipes the sealed bytes, writes tombstones and the redaction event
+    4  the plaintext files are rewritten, the intent is forgotten
+
+Each step may be done again. So: a tombstone stands only where the key is dead on disk, and a dead key has a
+tombstone or an intent. Everything here is committed at full durability, whatever the handle's own is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from convlog_sqlite.database import Connection, Database, fetch, value
+from convlog_sqlite.drafts import Draft
+from convlog_sqlite.instants import Clock, id_bytes, new_event_id
+from convlog_sqlite.keystore import Keystore, erasure_record
+from convlog_sqlite.store.committing import Writer
+from convlog_sqlite.store.preparing import Prepared, prepare
+from convlog_sqlite.store.reading import FACETS
+from convlog_sqlite.vocabulary import REASON_NAMES, REASONS, STORE_SESSION
+
+FIND_ID: Final = "SELECT pos FROM envelope WHERE id = ?"
+FIND_SESSION: Final = "SELECT e.pos FROM event AS e JOIN session AS s ON s.id = e.session WHERE s.name = ?"
+FIND_POSTED: Final = """
+SELECT e.pos FROM name AS n CROSS JOIN session AS s
+CROSS JOIN posting AS p ON p.session = s.id AND p.facet = ?1 AND p.name = n.id
+CROSS JOIN event AS e ON e.session = p.session AND e.seq = p.seq WHERE n.text = ?2"""
+DESCRIBE: Final = """
+SELECT v.session, s.name, v.id, k.text,
+       EXISTS (SELECT 1 FROM tombstone AS t WHERE t.pos = v.pos),
+       EXISTS (SELECT 1 FROM intent_event AS i WHERE i.pos = v.pos)
+FROM envelope AS v JOIN session AS s ON s.id = v.session
+CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq LEFT JOIN name AS k ON k.id = e.kind
+WHERE v.pos = ?"""
+INSERT_INTENT: Final = "INSERT INTO intent VALUES (?, ?, ?, ?, ?, ?, 1)"
+INSERT_INTENT_EVENT: Final = "INSERT INTO intent_event VALUES (?, ?)"
+SELECT_INTENTS: Final = """
+SELECT i.id, s.name, i.agent, i.reason, i.scope, i.at, i.state FROM intent AS i
+JOIN session AS s ON s.id = i.session ORDER BY i.at, i.id"""
+SELECT_INTENT_EVENTS: Final = """
+SELECT i.pos, v.id, p.slot FROM intent_event AS i CROSS JOIN envelope AS v ON v.pos = i.pos
+LEFT JOIN payload AS p ON p.pos = i.pos WHERE i.intent = ? ORDER BY i.pos"""
+SELECT_BLOB_SLOTS: Final = """
+SELECT b.pos, b.part, b.slot FROM intent_event AS i CROSS JOIN blob AS b ON b.pos = i.pos WHERE i.intent = ?"""
+ANY_INTENT: Final = "SELECT EXISTS (SELECT 1 FROM intent)"
+WIPE_PAYLOAD: Final = "UPDATE payload SET sealed = zeroblob(length(sealed)) WHERE pos = ?"
+EMPTY_PAYLOAD: Final = "UPDATE payload SET sealed = x'' WHERE pos = ?"
+WIPE_CHUNKS: Final = (
+    "UPDATE chunk SET sealed = zeroblob(length(sealed)) WHERE id BETWEEN ?1 * 65536 AND ?1 * 65536 + 65535"
+)
+DELETE_CHUNKS: Final = "DELETE FROM chunk WHERE id BETWEEN ?1 * 65536 AND ?1 * 65536 + 65535"
+DELETE_BLOB: Final = "DELETE FROM blob WHERE pos = ? AND part = ?"
+INSERT_TOMBSTONE: Final = "INSERT INTO tombstone (pos, slot, redaction, at, reason) VALUES (?, ?, ?, ?, ?)"
+SELECT_TOMBSTONE: Final = "SELECT 1 FROM tombstone WHERE pos = ?"
+WIPED: Final = "UPDATE intent SET state = 2 WHERE id = ?"
+FORGET_EVENTS: Final = "DELETE FROM intent_event WHERE intent = ?"
+FORGET_INTENT: Final = "DELETE FROM intent WHERE id = ?"
+
+SUBJECT_FACET: Final = 5
+REDACTION_KIND: Final = "redaction"
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What to erase: `kind` is event, session, task, agent or subject. Subjects are digests by now."""
+
+    kind: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A redaction of events of one session that is decided. `id` will be that of its event."""
+
+    id: bytes
+    session: str
+    agent: str
+    reason: int
+    scope: str
+    at: int
+    state: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a redaction found: positions to erase by session, and how many were erased already or protected."""
+
+    positions: dict[tuple[int, str], list[int]]
+    matched: int
+    already: int
+    protected: int
+
+
+def find(connection: Connection, scope: Scope) -> list[int]:
+    """The positions of all events in a scope, ascending."""
+    found: set[int] = set()
+    for name in scope.names:
+        if scope.kind == "event":
+            rows = fetch(connection, FIND_ID, (id_bytes(name),))
+        elif scope.kind == "session":
+            rows = fetch(connection, FIND_SESSION, (name,))
+        else:
+            facet = {"task": FACETS["task_id"], "agent": FACETS["agent"], "subject": SUBJECT_FACET}[
+                scope.kind
+            ]
+            rows = fetch(connection, FIND_POSTED, (facet, name))
+        found.update(pos for (pos,) in rows)
+    return sorted(found)
+
+
+def decide(connection: Connection, positions: Iterable[int]) -> Decision:
+    """Sort positions out: redaction events and the store's own session are never erased."""
+    wanted: dict[tuple[int, str], list[int]] = {}
+    matched = already = protected = 0
+    for pos in positions:
+        matched += 1
+        number, session, _, kind, is_erased, is_intended = fetch(connection, DESCRIBE, (pos,))[0]
+        if session == STORE_SESSION or kind == REDACTION_KIND:
+            protected += 1
+        elif is_erased or is_intended:
+            already += 1
+        else:
+            wanted.setdefault((number, session), []).append(pos)
+    return Decision(wanted, matched, already, protected)
+
+
+class Eraser:
+    """Erases in one store, at full durability. One at a time: the caller holds the erasure lock."""
+
+    def __init__(self, database: Database, keystore: Keystore, store_id: bytes, clock: Clock) -> None:
+        self._database, self._keystore, self._clock = database, keystore, clock
+        self._writer = Writer(database, keystore, store_id, clock)
+
+    def look(self, scope: Scope) -> Decision:
+        """What a redaction of `scope` would erase now."""
+        with self._database.read() as connection:
+            return decide(connection, find(connection, scope))
+
+    def intend(self, scope: Scope, agent: str, reason: str) -> tuple[Decision, list[Intent]]:
+        """Fix the exact events and commit the intent to erase them: one for each session concerned."""
+        nanoseconds = self._clock()
+        with self._database.write() as connection:
+            decision = decide(connection, find(connection, scope))
+            for (number, _), positions in decision.positions.items():
+                intent_id = new_event_id(nanoseconds)
+                row = (intent_id, number, agent, REASONS[reason], scope.kind, nanoseconds // 1000)
+                connection.execute(INSERT_INTENT, row)
+                connection.executemany(INSERT_INTENT_EVENT, [(intent_id, pos) for pos in positions])
+        return decision, self.pending()
+
+    def pending(self) -> list[Intent]:
+        """What is decided and not done everywhere, oldest first."""
+        with self._database.read() as connection:
+            return [Intent(*row) for row in fetch(connection, SELECT_INTENTS)]
+
+    def erase(self, intent: Intent) -> int:
+        """Steps 2 and 3: when this returns, the content is gone from the store. How many events it was."""
+        with self._database.read() as connection:
+            events = fetch(connection, SELECT_INTENT_EVENTS, (intent.id,))
+            parts = fetch(connection, SELECT_BLOB_SLOTS, (intent.id,))
+        if intent.state == 1:
+            slots = [slot for _, _, slot in events if slot is not None] + [slot for _, _, slot in parts]
+            record = erasure_record(intent.id, intent.at // 1000, intent.reason)
+            self._keystore.destroy(dict.fromkeys(slots, record))
+            self._wipe(intent, events, parts)
+        return len(events)
+
+    def _wipe(self, intent: Intent, events: Sequence[Any], parts: Sequence[Any]) -> None:
+        event = self._redaction_event(intent, [event_id for _, event_id, _ in events])
+        with self._database.write() as connection:
+            for pos, part, slot in parts:
+                for sql in (WIPE_CHUNKS, DELETE_CHUNKS):
+                    connection.execute(sql, (slot,))
+                connection.execute(DELETE_BLOB, (pos, part))
+            positions = [(pos,) for pos, _, _ in events]
+            connection.executemany(WIPE_PAYLOAD, positions)
+            connection.executemany(EMPTY_PAYLOAD, positions)
+            redaction = self._writer.record_inside(connection, intent.session, event)
+            rows = [(pos, slot or 0, redaction, intent.at, intent.reason) for pos, _, slot in events]
+            new = [row for row in rows if value(connection, SELECT_TOMBSTONE, (row[0],)) is None]
+            connection.executemany(INSERT_TOMBSTONE, new)
+            connection.execute(WIPED, (intent.id,))
+        self._writer.forget_heads()
+
+    def _redaction_event(self, intent: Intent, event_ids: Sequence[bytes]) -> Prepared:
+        content = {
+            "reason": REASON_NAMES[intent.reason],
+            "scope": intent.scope,
+            "events": len(event_ids),
+            "digest": hashlib.sha256(b"".join(sorted(event_ids))).hexdigest(),
+        }
+        draft = Draft(type="mutation", agent=intent.agent, kind=REDACTION_KIND, value=content)
+        return prepare(draft, self._keystore.pepper, intent.id)
+
+    def forget(self, intent: Intent) -> None:
+        """Step 4 is done: every file that could be reached no longer holds the content."""
+        with self._database.write() as connection:
+            connection.execute(FORGET_EVENTS, (intent.id,))
+            connection.execute(FORGET_INTENT, (intent.id,))
+
+
+def has_intents(connection: Connection) -> bool:
+    """Whether an erasure is decided and not done."""
+    return bool(value(connection, ANY_INTENT))
