@@ -41,6 +41,7 @@ from convlog_sqlite.errors import (
     StoreIOError,
     StoreReadOnly,
     StoreReplaced,
+    UnderHold,
     UnknownReference,
     UnsupportedFilesystem,
     UnsupportedPlatform,
@@ -50,8 +51,11 @@ from convlog_sqlite.findings import Finding
 from convlog_sqlite.importing import HARNESSES, ImportReport, import_transcripts
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.mirror import Mirror
+from convlog_sqlite.redaction import Redaction
+from convlog_sqlite.retention import RetentionPolicy
 from convlog_sqlite.session import EventKeys, Filters, Session
 from convlog_sqlite.store.reader import Page, SessionSummary
+from convlog_sqlite.store.reserved import Hold
 from convlog_sqlite.strictjson import parse as parse_json
 
 if TYPE_CHECKING:
@@ -79,6 +83,7 @@ __all__ = [
     "Finding",
     "ForeignDraft",
     "ForkedHandle",
+    "Hold",
     "IdempotencyConflict",
     "ImportFailed",
     "ImportReport",
@@ -98,7 +103,9 @@ __all__ = [
     "PayloadLocked",
     "PayloadLost",
     "PayloadUnreadable",
+    "Redaction",
     "Refused",
+    "RetentionPolicy",
     "SchemaTooNew",
     "Session",
     "SessionSummary",
@@ -110,6 +117,7 @@ __all__ = [
     "StoreIOError",
     "StoreReadOnly",
     "StoreReplaced",
+    "UnderHold",
     "UnknownReference",
     "UnsupportedFilesystem",
     "UnsupportedPlatform",

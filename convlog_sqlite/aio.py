@@ -32,6 +32,7 @@ from convlog_sqlite.errors import StoreClosed
 from convlog_sqlite.events import Event
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.log import Anchor, ConversationLog
+from convlog_sqlite.redaction import Redaction
 from convlog_sqlite.session import DEFAULT_LIMIT, Filters, Session, Verbs
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reading import SCAN
@@ -336,6 +337,34 @@ class AsyncConversationLog:
     async def export_to(self, directory: str | Path, *session_ids: str) -> dict[str, int]:
         """See `ConversationLog.export_to`."""
         return await self.run(lambda: self.sync.export_to(directory, *session_ids))
+
+    async def redact(
+        self,
+        *,
+        events: Sequence[str] = (),
+        session: str | None = None,
+        task: str | None = None,
+        agent: str | None = None,
+        subject: str | None = None,
+        reason: str,
+        by: str,
+        dry_run: bool = False,
+        override_hold: str | Sequence[str] = (),
+    ) -> Redaction:
+        """See `ConversationLog.redact`. Once begun, it goes on to its end though the caller is cancelled."""
+        return await self.run(
+            lambda: self.sync.redact(
+                events=events,
+                session=session,
+                task=task,
+                agent=agent,
+                subject=subject,
+                reason=reason,
+                by=by,
+                dry_run=dry_run,
+                override_hold=override_hold,
+            )
+        )
 
     async def verify(self, *session_ids: str, anchor: Anchor | None = None) -> AsyncIterator[Finding]:
         """See `ConversationLog.verify`."""

@@ -21,6 +21,7 @@
     │  ├─ UnknownReference     names an event, session or blob that does not exist
     │  ├─ IdempotencyConflict  the key was used for other content
     │  ├─ PairingError         the tool call cannot take this result
+    │  ├─ UnderHold            a hold forbids to erase it
     │  └─ MirrorBusy           another exporter keeps these files
     ├─ PayloadUnreadable       the event is known, its content is not
     │  ├─ PayloadErased        by a redaction: normal
@@ -35,7 +36,7 @@ Errors are told apart by class and attributes, never by text. `str(error)` is on
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
@@ -217,6 +218,15 @@ class PairingError(Refused):
     def __init__(self, call_id: str, rule: str) -> None:
         self.call_id, self.rule = call_id, rule
         super().__init__(f"/call_id: {call_id} {rule}")
+
+
+class UnderHold(Refused):
+    """`count` of the events are under the holds `holds` (their ids), so none of them was erased."""
+
+    def __init__(self, holds: Sequence[str], count: int) -> None:
+        self.holds, self.count = tuple(holds), count
+        events = "1 event is" if count == 1 else f"{count} events are"
+        super().__init__(f"{events} under hold {', '.join(self.holds)}; release or override it to erase them")
 
 
 class MirrorBusy(Refused):

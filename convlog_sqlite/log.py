@@ -9,7 +9,6 @@ with ConversationLog.open() as log:
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,7 +23,6 @@ from convlog_sqlite.errors import (
     InvalidEvent,
     NotAStore,
     Refused,
-    StoreBusy,
     StoreReadOnly,
     UnknownReference,
 )
@@ -39,12 +37,13 @@ from convlog_sqlite.instants import (
     id_text,
     system_clock,
 )
+from convlog_sqlite.keeping import Keeping
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.redaction import Redaction, Redactor
 from convlog_sqlite.session import Session
 from convlog_sqlite.store import copies, opening
 from convlog_sqlite.store.committing import Request
-from convlog_sqlite.store.erasing import Scope, has_intents
+from convlog_sqlite.store.erasing import Scope
 from convlog_sqlite.store.preparing import Prepared, foreign_digest, prepare
 from convlog_sqlite.store.reader import Reader, SessionSummary
 from convlog_sqlite.vocabulary import STORE_SESSION
@@ -64,7 +63,7 @@ class Anchor:
         return asdict(self)
 
 
-class ConversationLog:
+class ConversationLog(Keeping):
     """An open store. Safe to use from several threads; open it anew after fork().
 
     `path` is the store's directory, None for an ephemeral log. `created` says whether this call made it.
@@ -239,15 +238,18 @@ class ConversationLog:
         reason: str,
         by: str,
         dry_run: bool = False,
+        override_hold: str | Sequence[str] = (),
     ) -> Redaction:
         """Erase the content of events, and leave the record that they existed, which still verifies.
 
         One scope: ids of events, or everything of a session, task, agent or subject (a person's name). When
         this returns, no read in any process gives the content, and no file that the store knows of holds it
         or its key, but for those in `unreachable`. `reason` is one of the closed list, `by` the agent that
-        answers for it. A dry run changes nothing.
+        answers for it. A dry run changes nothing. Where a hold covers one of the events, none is erased,
+        unless `override_hold` names it: that is recorded in the redaction.
 
-        Raises UnknownReference for an id or session that does not exist, InvalidEvent, StoreError.
+        Raises UnknownReference for an id, session or hold that does not exist, UnderHold, InvalidEvent,
+        StoreError.
         """
         given = {"event": tuple(events), "session": session, "task": task, "agent": agent, "subject": subject}
         wanted = {kind: names for kind, names in given.items() if names}
@@ -256,7 +258,8 @@ class ConversationLog:
         ((kind, names),) = wanted.items()
         scope = Scope(kind, names if isinstance(names, tuple) else (names,))
         self._check_scope(scope)
-        return self._redactor().redact(scope, reason=reason, by=by, dry_run=dry_run)
+        override = (override_hold,) if isinstance(override_hold, str) else tuple(override_hold)
+        return self._redactor().redact(scope, reason=reason, by=by, dry_run=dry_run, override=override)
 
     def _check_scope(self, scope: Scope) -> None:
         if self._store.database.read_only:
@@ -274,14 +277,9 @@ class ConversationLog:
         )
 
     def _finish_erasures(self) -> None:
-        """What a crash left half done is finished first; what cannot be reached now stays pending."""
-        if self._store.database.read_only or self.path is None:
-            return
-        with self._store.database.read() as connection:
-            waiting = has_intents(connection)
-        if waiting:
-            with contextlib.suppress(StoreBusy):  # a living redactor is at it
-                self._redactor().finish()
+        """What a crash left half done is finished before anything is read; what cannot be reached stays pending."""
+        if not self._store.database.read_only and self.path is not None:
+            self._redactor().finish()
 
     def verify(self, *session_ids: str, anchor: Anchor | None = None) -> Iterator[Finding]:
         """Check everything that can be checked, and yield what is wrong. See `convlog_sqlite.verify`."""

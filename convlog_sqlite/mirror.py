@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from convlog_sqlite import strictjson
+from convlog_sqlite import files
 from convlog_sqlite.errors import (
     ConvlogError,
     KeystoreUnusable,
@@ -43,8 +43,6 @@ from convlog_sqlite.events import Locked, canonical_line
 from convlog_sqlite.filesystem import (
     PRIVATE_FILE,
     make_private_directory,
-    sync,
-    sync_directory,
     write_all,
 )
 from convlog_sqlite.follow import Waiter
@@ -55,8 +53,6 @@ FILE_NAME: Final = "conversation.jsonl"
 _LOCK_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.001
-_BLOCK: Final = 1 << 16
-_ZEROS: Final = 1 << 20  # overwritten at once
 
 _log: Final = logging.getLogger("convlog_sqlite")
 
@@ -286,7 +282,7 @@ class Mirror:
                 return self._rebuild(session, self.path(session))
             data, last, count = self._lines(session, seq)
             if count:
-                _append_whole(descriptor, data)
+                files.append_whole(descriptor, data)
             self._cursors[session] = _cursor_at(descriptor, last if count else seq)
             return count
         finally:
@@ -305,13 +301,13 @@ class Mirror:
         known = self._cursors.get(session)
         if known is not None and known == _cursor_at(descriptor, known.seq):
             return known.seq
-        line = last_line(descriptor)
+        line = files.last_line(descriptor)
         if line is None:
             return 0
-        seq = seq_of(line)
+        seq = files.seq_of(line)
         head = self._reader.head(session)
         if seq is not None and seq > head:
-            aside = self.path(session).with_name(f"{FILE_NAME}.ahead-{time.time_ns()}")
+            aside = self.path(session).with_name(f"{FILE_NAME}{files.AHEAD}{time.time_ns()}")
             self.path(session).rename(aside)
             self._report(f"{aside}: set aside, it is ahead of the log (was an older database restored?)")
             return None
@@ -325,70 +321,31 @@ class Mirror:
         What lies beside it goes with it, overwritten and removed: a file that a crash left, and one that was
         set aside because it was ahead of the log: it may hold what is to be erased, and nothing can tell.
         """
-        if not self.path(session).parent.is_dir():
+        path = self.path(session)
+        if not path.parent.is_dir():
             return
         lock = self._session_lock(session)
         try:
-            with lock.held(_LOCK_SECONDS), os_errors(self.path(session)):
+            with lock.held(_LOCK_SECONDS), os_errors(path):
                 self._cursors.pop(session, None)
-                path = self.path(session)
-                old = path.with_name(f".{FILE_NAME}.old")
-                left = sorted(path.parent.glob(f"{FILE_NAME}.ahead-*"))
-                for aside in (path.with_name(f".{FILE_NAME}.new"), old, *left):
-                    _destroy(aside)
-                if path.exists():
-                    os.link(
-                        path, old, follow_symlinks=False
-                    )  # so that a crash does not lose the old bytes from sight
-                    self._rebuild(session, path)
-                    _destroy(old)
+                with files.replaced(path) as is_there:
+                    if is_there:
+                        self._rebuild(session, path)
         finally:
             lock.close()
 
     def _rebuild(self, session: str, path: Path) -> int:
         """Write the file anew beside itself and put it in its place."""
-        aside = path.with_name(f".{FILE_NAME}.new")
-        descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, PRIVATE_FILE)
-        try:
-            seq, total = 0, 0
+        seq, total = 0, 0
+        with files.made_anew(path) as descriptor:
             while True:
                 data, seq, count = self._lines(session, seq)
                 if not count:
                     break
                 write_all(descriptor, data)
                 total += count
-            sync(descriptor)
-            aside.rename(path)
-            self._cursors[session] = _cursor_at(descriptor, seq)
-        except BaseException:
-            aside.unlink(missing_ok=True)
-            raise
-        finally:
-            os.close(descriptor)
-        sync_directory(path.parent)
+        self._cursors.pop(session, None)
         return total
-
-
-def _overwrite(descriptor: int) -> None:
-    """Put zeros over the bytes of an open file, on the disk, and leave it empty."""
-    size = os.fstat(descriptor).st_size
-    for at in range(0, size, _ZEROS):
-        os.pwrite(descriptor, bytes(min(_ZEROS, size - at)), at)
-    sync(descriptor)
-    os.ftruncate(descriptor, 0)
-
-
-def _destroy(path: Path) -> None:
-    """Overwrite and remove a file, if it is there."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return
-    try:
-        _overwrite(descriptor)
-    finally:
-        os.close(descriptor)
-    path.unlink()
 
 
 def _interrupt_when(stop: threading.Event, waiter: Waiter) -> None:
@@ -396,42 +353,6 @@ def _interrupt_when(stop: threading.Event, waiter: Waiter) -> None:
     waiter.interrupt()
 
 
-def _append_whole(descriptor: int, data: bytes) -> None:
-    """Append `data` whole, or leave the file as it was."""
-    size = os.fstat(descriptor).st_size
-    try:
-        write_all(descriptor, data)
-    except OSError:
-        os.ftruncate(descriptor, size)
-        raise
-
-
 def _cursor_at(descriptor: int, seq: int) -> _Cursor:
     found = os.fstat(descriptor)
     return _Cursor(found.st_ino, found.st_size, found.st_mtime_ns, seq)
-
-
-def last_line(descriptor: int) -> bytes | None:
-    """The last complete line, with its newline; a torn tail behind it is cut off. None in an empty file."""
-    end = os.fstat(descriptor).st_size
-    tail, at = b"", end
-    while at > 0 and tail.count(b"\n") < 2:
-        step = min(_BLOCK, at)
-        at -= step
-        tail = os.pread(descriptor, step, at) + tail
-    whole = tail.rfind(b"\n") + 1
-    if at + whole != end:
-        os.ftruncate(descriptor, at + whole)
-    if not whole:
-        return None
-    return tail[tail.rfind(b"\n", 0, whole - 1) + 1 : whole]
-
-
-def seq_of(line: bytes) -> int | None:
-    """The seq that a line names, or None when it is no line of ours."""
-    try:
-        parsed = strictjson.load(line)
-    except ValueError:
-        return None
-    seq = parsed.get("seq") if isinstance(parsed, dict) else None
-    return seq if type(seq) is int and seq > 0 else None

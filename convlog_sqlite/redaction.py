@@ -8,6 +8,7 @@ half done is finished by the next handle that opens the store for writing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +16,15 @@ from typing import Any, Final
 
 from convlog_sqlite.database import BUSY_SECONDS, Database
 from convlog_sqlite.drafts import check_name
-from convlog_sqlite.errors import ConvlogError, InvalidEvent
+from convlog_sqlite.errors import ConvlogError, InvalidEvent, StoreBusy, StoreError
+from convlog_sqlite.events import Erased
 from convlog_sqlite.instants import Clock, id_text
 from convlog_sqlite.locks import FileLock
 from convlog_sqlite.mirror import Mirror
+from convlog_sqlite.retention import Rules
 from convlog_sqlite.store import copies, opening
-from convlog_sqlite.store.erasing import Eraser, Intent, Scope
+from convlog_sqlite.store.erasing import Eraser, Intent, Scope, has_intents, newest_slots
+from convlog_sqlite.store.expiring import Due, Expiry
 from convlog_sqlite.store.preparing import subject_digest
 from convlog_sqlite.vocabulary import REASONS
 
@@ -30,8 +34,9 @@ SCOPES: Final = ("event", "session", "task", "agent", "subject")
 
 @dataclass(slots=True)
 class Redaction:
-    """What a redaction did. Events `matched` are `erased`, `already` erased, or `protected` (redactions
-    themselves and the store's own session). `unreachable` files may still hold the content.
+    """What a redaction did. Events `matched` are `erased`, `already` erased, `held`, or `protected` (redactions
+    themselves and the store's own session). `unreachable` files may still hold the content. Where retention
+    was applied, `policies` counts the erased events by policy, written `id@version`.
     """
 
     matched: int = 0
@@ -42,6 +47,8 @@ class Redaction:
     redactions: list[str] = field(default_factory=list)
     unreachable: list[str] = field(default_factory=list)
     wal_truncated: bool = True
+    held: int = 0
+    policies: dict[str, int] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -54,7 +61,9 @@ class Redaction:
             "matched",
             "erased",
             "already",
+            "held",
             "protected",
+            "policies",
             "dry_run",
             "redactions",
             "unreachable",
@@ -65,6 +74,8 @@ class Redaction:
 
 Exporter = Callable[[Path], Mirror]
 
+_log: Final = logging.getLogger("convlog_sqlite")
+
 
 class Redactor:
     """Erases in one open store."""
@@ -73,63 +84,98 @@ class Redactor:
         """`mirrors` makes the keeper of the files below a directory."""
         self._store, self._clock, self._mirrors = store, clock, mirrors
 
-    def redact(self, scope: Scope, *, reason: str, by: str, dry_run: bool) -> Redaction:
+    def redact(
+        self, scope: Scope, *, reason: str, by: str, dry_run: bool, override: Sequence[str] = ()
+    ) -> Redaction:
         """Erase what is in `scope`. See `ConversationLog.redact`."""
         check(scope, reason, by)
         scope = self._keyed(scope)
         if dry_run:
-            decision = self._eraser(self._store.database).look(scope)
+            decision = self._eraser(self._store.database).look(scope, override)
             erased = sum(map(len, decision.positions.values()))
             return Redaction(decision.matched, erased, decision.already, decision.protected, dry_run=True)
         with _Alone(self._store) as database:
             eraser = self._eraser(database)
-            decision, intents = eraser.intend(scope, by, reason)
+            decision, intents = eraser.intend(scope, by, reason, override)
             found = Redaction(decision.matched, 0, decision.already, decision.protected)
             self._finish(eraser, intents, found)
             found.erased = sum(map(len, decision.positions.values()))
             found.wal_truncated = database.truncate_wal()
             return found
 
-    def finish(self) -> Redaction:
-        """Finish what a crash left half done, unless somebody is at it."""
-        found = Redaction()
+    def retain(self, *, by: str, dry_run: bool) -> Redaction:
+        """Erase what the retention policies say is due. See `ConversationLog.apply_retention`."""
+        now = self._clock()
+        if dry_run:
+            return _of_due(self._expiry(self._store.database, now).look(), dry_run=True)
         with _Alone(self._store) as database:
+            found = _of_due(self._expiry(database, now).intend(by, "retention", now), dry_run=False)
             eraser = self._eraser(database)
             self._finish(eraser, eraser.pending(), found)
-        return found
+            found.wal_truncated = database.truncate_wal()
+            return found
+
+    def _expiry(self, database: Database, now: int) -> Expiry:
+        return Expiry(database, self._store.writer.opener, lambda found: Rules.of(found, now // 1000))
+
+    def finish(self) -> None:
+        """Finish what a crash left half done, and destroy again what an older keystore brought back.
+
+        Not while somebody else is at it. Never raises a StoreError: a store where an erasure cannot be
+        finished can be read and written, and the erasure stays pending; that is logged.
+        """
+        older = self._is_keystore_older()
+        with self._store.database.read() as connection:
+            if not older and not has_intents(connection):
+                return
+        try:
+            with _Alone(self._store, seconds=0) as database:
+                eraser = self._eraser(database)
+                if older:
+                    eraser.destroy_again()
+                self._finish(eraser, eraser.pending(), Redaction())
+        except StoreBusy:
+            pass  # a living redactor is at it
+        except StoreError as error:
+            _log.error("erasure: pending: %s", error)
+
+    def _is_keystore_older(self) -> bool:
+        with self._store.database.read() as connection:
+            slots = newest_slots(connection)
+        return not all(isinstance(answer, Erased) for answer in self._store.keystore.read(slots))
 
     def _eraser(self, database: Database) -> Eraser:
-        return Eraser(database, self._store.keystore, self._store.writer.store_id, self._clock)
+        writer = self._store.writer
+        own = writer if database is self._store.database else None
+        return Eraser(database, self._store.keystore, writer.store_id, self._clock, own)
 
     def _finish(self, eraser: Eraser, intents: Sequence[Intent], found: Redaction) -> None:
         for intent in intents:
             eraser.erase(intent)
             found.redactions.append(id_text(intent.id))
-            missed = self._rewrite(intent.session)
-            found.unreachable += [path for path in missed if path not in found.unreachable]
-            if not missed:
-                eraser.forget(intent)
+            rewritten = []
+            for place in eraser.copies_of(intent):
+                missed = self._rewrite(place, intent.session)
+                if missed is None:
+                    rewritten.append(place)
+                elif missed not in found.unreachable:
+                    found.unreachable.append(missed)
+            eraser.settle(intent, rewritten)
 
-    def _rewrite(self, session: str) -> list[str]:
-        """Write every registered file of a session anew; those that could not be."""
-        directory = self._store.directory
-        if directory is None:
-            return []
-        with self._store.database.read() as connection:
-            registered = copies.all_copies(connection, directory)
-        missed = []
-        for kind, root in registered:
-            if kind == copies.EXPORT and not root.is_dir():
-                missed.append(str(root / session))
-                continue
-            mirror = self._mirrors(root)
-            try:
-                mirror.rewrite(session)
-            except (ConvlogError, OSError):
-                missed.append(str(mirror.path(session)))
-            finally:
-                mirror.close()
-        return missed
+    def _rewrite(self, place: str, session: str) -> str | None:
+        """Write a session's file in a registered place anew; its path when that could not be."""
+        mirror = self._mirrors((self._store.directory or Path()) / place)
+        path = str(mirror.path(session))
+        # A place that is not there may be on a disk that is not there. Not so the mirror: it is the store's own.
+        if place != copies.OWN_MIRROR and not mirror.root.is_dir():
+            return path
+        try:
+            mirror.rewrite(session)
+        except (ConvlogError, OSError):
+            return path
+        finally:
+            mirror.close()
+        return None
 
     def _keyed(self, scope: Scope) -> Scope:
         if scope.kind != "subject":
@@ -149,11 +195,17 @@ def check(scope: Scope, reason: str, by: str) -> None:
     check_name(by, "/by")
 
 
+def _of_due(due: Due, *, dry_run: bool) -> Redaction:
+    policies = {f"{name}@{version}": count for (name, version), count in sorted(due.policies.items())}
+    erased = due.policies.total()
+    return Redaction(erased + due.held, erased, dry_run=dry_run, held=due.held, policies=policies)
+
+
 class _Alone:
     """The erasure lock, and a database at full durability whatever the handle's own is."""
 
-    def __init__(self, store: opening.Store) -> None:
-        self._store = store
+    def __init__(self, store: opening.Store, seconds: float = BUSY_SECONDS) -> None:
+        self._store, self._seconds = store, seconds
         self._lock: FileLock | None = None
         self._database = store.database
 
@@ -163,7 +215,10 @@ class _Alone:
             return store.database
         self._lock = FileLock(store.directory / LOCK)
         try:
-            self._lock.acquire(BUSY_SECONDS)
+            if not self._lock.try_acquire():
+                if not self._seconds:
+                    raise StoreBusy(self._lock.path)
+                self._lock.acquire(self._seconds)
         except BaseException:
             self._lock.close()
             raise

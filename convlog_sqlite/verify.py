@@ -12,6 +12,7 @@ It yields findings and never stops at the first. Severity `fault` is something t
     payload-missing    the sealed payload is not there, and nothing says that it was erased
     payload-corrupt    the sealed payload, or a blob, does not open
     key-lost           the key is gone without a redaction
+    tombstone          the key of an erased event may be there, or is gone and the log does not say by what
     commitment         the content is not what the envelope's commitment was made of
     pairing            a result without its call, a call with two results, a wrong list of open calls
     keystore-locked    content could not be checked: the key-encryption key is not here
@@ -30,7 +31,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
-from convlog_sqlite import canonical, strictjson
+from convlog_sqlite import canonical, strictjson, tombstones
 from convlog_sqlite.database import Connection, fetch, value
 from convlog_sqlite.errors import StoreCorrupt
 from convlog_sqlite.events import Erased, Live, Locked, Lost, Payload
@@ -40,6 +41,7 @@ from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.store import blobs
 from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.reading import correlation_digest
+from convlog_sqlite.tombstones import Graves
 from convlog_sqlite.vocabulary import DEFAULT_SENSITIVITY, SENSITIVITIES, TYPE_NAMES
 
 QUICK_CHECK: Final = "PRAGMA quick_check"
@@ -94,6 +96,7 @@ WHERE session = ? AND facet = ? AND name = (SELECT id FROM name WHERE text = ?) 
 _INDEXED: Final = ("agent", "role", "task_id", "thread_id", "tool", "kind", "performative", "state_key")
 _ADDRESSED: Final = {"to": 4, "subjects": 5}
 _BLOCK: Final = 1 << 20
+_LOOKS: Final = 5  # at a file that is replaced while it is looked at
 
 
 class _Row(NamedTuple):
@@ -146,6 +149,7 @@ def verify(
         for rows in _pages(walk):
             yield from _check_rows(walk, rows)
         yield from _pairing(walk)
+        yield from _tombstones(walk)
     except StoreCorrupt as damaged:
         yield Finding(
             "database", f"{damaged.rule}: what stands behind position {walk.pos} could not be checked"
@@ -184,10 +188,12 @@ def _learn(walk: _Walk, connection: Connection) -> None:
 
 def _check_rows(walk: _Walk, rows: list[_Row]) -> Iterator[Finding]:
     reader = walk.reader
-    keys = iter(reader.opener.keystore.read([row.slot for row in rows if row.slot is not None]))
+    keystore = reader.opener.keystore
+    keys = iter(keystore.read([row.slot for row in rows if row.slot is not None]))
     said = [_parsed(row.envelope) for row in rows]
     with reader.database.read() as connection:
         with_blobs = {pos for (pos,) in fetch(connection, SELECT_BLOB_EVENTS, (rows[0].pos, rows[-1].pos))}
+        graves = Graves.of_page(connection, rows[0].pos, rows[-1].pos)
         indexed = [_is_indexed(walk, connection, row, one) for row, one in zip(rows, said, strict=True)]
     for row, is_indexed in zip(rows, indexed, strict=True):
         session, base = walk.sessions.get(row.session, (None, 0))
@@ -195,10 +201,22 @@ def _check_rows(walk: _Walk, rows: list[_Row]) -> Iterator[Finding]:
         found = _chains(walk, row, session or "", base)
         if not is_indexed:
             found.append(("index", "the index does not say what the envelope says", "fault"))
-        found += _payload(walk, row, session or "", key, row.pos in with_blobs)
+        if row.slot is not None and graves.says(row.pos):
+            key = keystore.read([row.slot])[0]  # it may have been erased since
+        if row.slot is not None and key is not None:
+            found += [("tombstone", text, "fault") for text in graves.faults(row.pos, row.slot, key)]
+        if key is None or not graves.says(row.pos):
+            faults = _payload(walk, row, session or "", key, row.pos in with_blobs)
+            found += faults if not faults or not _is_erased_by_now(reader, row.pos) else []
         if found and walk.is_wanted(session):
             for rule, detail, severity in found:
                 yield Finding(rule, detail, session, row.seq, id_text(row.id), severity)
+
+
+def _is_erased_by_now(reader: Reader, pos: int) -> bool:
+    with reader.database.read() as connection:
+        graves = Graves.of_page(connection, pos, pos)
+    return graves.says(pos) or pos in graves.intended
 
 
 _Found = tuple[str, str, str]  # rule, detail, severity
@@ -323,6 +341,16 @@ def _pairing(walk: _Walk) -> Iterator[Finding]:
                 yield Finding(rule, detail, session, seq)
 
 
+def _tombstones(walk: _Walk) -> Iterator[Finding]:
+    for number, seq, detail in tombstones.live_blobs(walk.reader):
+        session = walk.sessions.get(number, (None, 0))[0]
+        if walk.is_wanted(session):
+            yield Finding("tombstone", detail, session, seq)
+    if not walk.wanted:
+        for pos in tombstones.of_no_event(walk.reader):
+            yield Finding("tombstone", f"a tombstone names position {pos}, where no event is")
+
+
 def _anchor(reader: Reader, store: str, pos: int, chain: str) -> Iterator[Finding]:
     if store != id_text(reader.store_id):
         yield Finding("anchor", "the anchor is of another store")
@@ -336,6 +364,26 @@ def _anchor(reader: Reader, store: str, pos: int, chain: str) -> Iterator[Findin
 
 
 def _mirror(reader: Reader, mirror: Mirror, session: str) -> Iterator[Finding]:
+    """Compare a mirror file with the log. One that is being rewritten for an erasure is compared again."""
+    found: list[Finding] = []
+    for _ in range(_LOOKS):
+        file = _file_of(mirror, session)
+        found = list(_compare(reader, mirror, session))
+        if not found or file == _file_of(mirror, session):
+            break
+    if found and tombstones.is_pending(reader, session, mirror.root.name):
+        found = [Finding("mirror-behind", "an erasure is pending", session, severity="note")]
+    yield from found
+
+
+def _file_of(mirror: Mirror, session: str) -> int:
+    try:
+        return mirror.path(session).stat().st_ino
+    except OSError:
+        return 0
+
+
+def _compare(reader: Reader, mirror: Mirror, session: str) -> Iterator[Finding]:
     """Compare a mirror file with the log, block by block."""
     try:
         file = mirror.path(session).open("rb")

@@ -40,6 +40,7 @@ REASONS: Final = {
     "test": 7,
 }
 REASON_NAMES: Final = {code: name for name, code in REASONS.items()}
+REDACTION_KIND: Final = "redaction"
 
 # What each kind of mutation that convlog itself writes or folds means. Any other kebab-case kind is
 # allowed and kept. `tilldone-*` and `effect-*` are families.

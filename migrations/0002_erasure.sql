@@ -11,6 +11,7 @@ CREATE TABLE intent (
     reason  INTEGER NOT NULL,
     scope   TEXT NOT NULL,
     at      INTEGER NOT NULL,                         -- microseconds
+    detail  TEXT NOT NULL,                            -- JSON: the policy, the holds that were overridden
     state   INTEGER NOT NULL CHECK (state IN (1, 2))  -- 1 decided, 2 gone from the store, not yet from every file
 ) STRICT, WITHOUT ROWID;
 
@@ -20,6 +21,17 @@ CREATE TABLE intent_event (
     PRIMARY KEY (intent, pos)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX intent_event_pos ON intent_event (pos);
+
+-- The places of plaintext files that are still to be rewritten, as they stand in `copy`: filled when the
+-- content is gone from the store, so that what could be reached is not rewritten again for what could not.
+CREATE TABLE intent_copy (
+    intent BLOB NOT NULL,
+    path   TEXT NOT NULL,
+    PRIMARY KEY (intent, path)
+) STRICT, WITHOUT ROWID;
+
+-- The newest erasures first: a keystore that does not know them is older than the database.
+CREATE INDEX tombstone_redaction ON tombstone (redaction);
 
 -- A wiped payload keeps its row, empty: its slot says by which redaction the key was destroyed, and no
 -- length stays behind.

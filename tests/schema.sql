@@ -1,9 +1,13 @@
 CREATE UNIQUE INDEX "idx__sqlite_migrations_migration_set_name"
     ON "_sqlite_migrations" ("migration_set", "name");
 
+CREATE INDEX intent_event_pos ON intent_event (pos);
+
 CREATE INDEX link_target ON link (target, type);
 
 CREATE UNIQUE INDEX snapshot_place ON snapshot (session, projection, version, seq);
+
+CREATE INDEX tombstone_redaction ON tombstone (redaction);
 
 CREATE TABLE blob (
     pos    INTEGER NOT NULL,
@@ -62,6 +66,29 @@ CREATE TABLE event (
 CREATE TABLE idempotency (
     digest BLOB PRIMARY KEY CHECK (length(digest) = 16),
     pos    INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE intent (
+    id      BLOB PRIMARY KEY CHECK (length(id) = 16), -- the id that the redaction event will have
+    session INTEGER NOT NULL,
+    agent   TEXT NOT NULL,
+    reason  INTEGER NOT NULL,
+    scope   TEXT NOT NULL,
+    at      INTEGER NOT NULL,                         -- microseconds
+    detail  TEXT NOT NULL,                            -- JSON: the policy, the holds that were overridden
+    state   INTEGER NOT NULL CHECK (state IN (1, 2))  -- 1 decided, 2 gone from the store, not yet from every file
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE intent_copy (
+    intent BLOB NOT NULL,
+    path   TEXT NOT NULL,
+    PRIMARY KEY (intent, path)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE intent_event (
+    intent BLOB NOT NULL,
+    pos    INTEGER NOT NULL,
+    PRIMARY KEY (intent, pos)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE link (
@@ -188,7 +215,9 @@ WHEN EXISTS (SELECT 1 FROM payload WHERE pos = new.pos)
 BEGIN SELECT raise(ABORT, 'append-only'); END;
 
 CREATE TRIGGER payload_update BEFORE UPDATE ON payload
-WHEN new.pos <> old.pos OR new.slot <> old.slot OR new.sealed <> zeroblob(length(old.sealed))
+WHEN new.pos <> old.pos OR new.slot <> old.slot
+     OR NOT (new.sealed = zeroblob(length(old.sealed))
+             OR (length(new.sealed) = 0 AND old.sealed = zeroblob(length(old.sealed))))
 BEGIN SELECT raise(ABORT, 'append-only: a payload can only be wiped'); END;
 
 CREATE TRIGGER session_delete BEFORE DELETE ON session
@@ -218,5 +247,15 @@ CREATE TRIGGER store_insert BEFORE INSERT ON store WHEN EXISTS (SELECT 1 FROM st
 BEGIN SELECT raise(ABORT, 'append-only'); END;
 
 CREATE TRIGGER store_update BEFORE UPDATE ON store
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER tombstone_delete BEFORE DELETE ON tombstone
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER tombstone_insert BEFORE INSERT ON tombstone
+WHEN EXISTS (SELECT 1 FROM tombstone WHERE pos = new.pos)
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER tombstone_update BEFORE UPDATE ON tombstone
 BEGIN SELECT raise(ABORT, 'append-only'); END;
 

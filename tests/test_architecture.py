@@ -37,12 +37,16 @@ SPINE = (
     "schema",
     "store",
     "follow",
+    "files",
     "mirror",
+    "retention",
     "redaction",
     "status",
     "findings",
+    "tombstones",
     "verify",
     "session",
+    "keeping",
     "log",
     "aio",
     "adapters",
@@ -390,7 +394,7 @@ def shared_tables(package: Path, migrations: Path) -> list[str]:
         for _, statements in constant_statements(module):
             for text in statements:
                 only_reads = re.match(r"\s*(SELECT|WITH|EXPLAIN)\b", text.value, re.IGNORECASE)
-                if module.entry == "verify" and only_reads:
+                if module.entry in ("verify", "tombstones") and only_reads:
                     continue
                 for table in owners.keys() & tables_named(text.value):
                     owners[table].add(module.entry)

@@ -26,7 +26,7 @@ GROWING = (
 )
 STATEMENT = re.compile(r"\s*(SELECT|INSERT|DELETE|UPDATE|WITH)\b")
 
-# What looks at everything, on purpose: verify checks the whole log.
+# What looks at everything, on purpose: verify checks the whole log, and an older keystore is gone through once.
 WHOLE = {
     ("verify", "UNPAIRED_RESULTS"),
     ("verify", "TWICE_ANSWERED"),
@@ -36,6 +36,8 @@ WHOLE = {
     ("verify", "NOT_POSTED"),
     ("verify", "WRONGLY_POSTED"),
     ("verify", "WRONGLY_ADDRESSED"),
+    ("tombstones", "SELECT_BLOB_SLOTS"),
+    ("store.erasing", "SELECT_BURIED"),
 }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from convlog_sqlite import ConversationLog
+from convlog_sqlite import ConversationLog, schema
 from convlog_sqlite.status import holders
 
 LOCKS = Path("/proc/locks")
@@ -36,7 +36,7 @@ def test_it_says_what_the_store_is(log):
     assert said["store_id"] == log.anchor().store
     assert said["events"] == log.anchor().pos
     assert said["sessions"] == 2
-    assert said["schema"] == 1
+    assert said["schema"] == len(schema.known())
     assert said["sqlite"] == apsw.sqlite_lib_version()
     assert said["private"] is True
     assert said["database"]["bytes"] == (log.path / "log.db").stat().st_size

@@ -36,6 +36,18 @@ VERBS: Final = {
     "import": Entry("exchange", "import_", "daily", "convlog import claude-code --since 7d"),
     "status": Entry("care", "status", "care", "convlog status"),
     "verify": Entry("care", "verify", "care", "convlog verify --anchor head.json"),
+    "redact": Entry(
+        "erasure", "redact", "care", "convlog redact --event 0197a3c4 --reason secret_leak --by ops"
+    ),
+    "policy": Entry(
+        "retention",
+        "policy",
+        "care",
+        "convlog policy set tool-results --type tool_result --max-age 30d --by ops",
+    ),
+    "hold": Entry(
+        "retention", "hold", "care", "convlog hold place --session build --reason legal_order --by ops"
+    ),
     "anchor": Entry("care", "anchor", "care", "convlog anchor > head.json"),
 }
 
@@ -89,7 +101,7 @@ def convlog(
 
     Output is JSON lines when it goes to a program, and readable on a terminal.
 
-    Exit status: 0 done; 1 a check found faults; 2 usage; 3 refused, nothing written; 4 the store cannot be used; 5 content that was asked for cannot be read; 130 interrupted.
+    Exit status: 0 done; 1 a check found faults; 2 usage; 3 refused, nothing written; 4 the store cannot be used; 5 content that was asked for cannot be read; 6 erasure incomplete; 130 interrupted.
     """
     context.obj = Settings(store, keys, colour)
     if context.invoked_subcommand is None:

@@ -89,6 +89,10 @@ class _Shelf(Mapping[str, Any]):
 
 def _make(name: str, entry: Entry) -> Any:
     function = getattr(import_module(f"{__package__}.{entry.module}"), entry.function)
+    if isinstance(function, typer.Typer):  # a verb with verbs of its own
+        group: Any = typer.main.get_command(function)
+        group.name, group.rich_help_panel = name, entry.panel
+        return group
     alone = typer.Typer(add_completion=False)
     alone.command(name, cls=Verb, rich_help_panel=entry.panel, epilog=f"Example: {entry.example}")(function)
     return typer.main.get_command(alone)

@@ -23,6 +23,7 @@ USAGE: Final = 2
 REFUSED: Final = 3
 UNUSABLE: Final = 4
 UNREADABLE: Final = 5
+INCOMPLETE: Final = 6
 INTERRUPTED: Final = 130
 
 # click's class. typer carries its own copy of click in newer versions and gives it no public name.

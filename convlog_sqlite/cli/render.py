@@ -125,7 +125,8 @@ def _what(event: Event, on: Screen) -> str:
 def _content_text(event: Event, on: Screen, *, pretty: bool) -> str:
     if event.redacted:
         gone = event.redacted
-        return on.paint(f"erased {gone['at'][:10]}: {gone['reason']}", _RED)
+        at, why = f"{gone['at'][:19].replace('T', ' ')} UTC", gone["reason"].replace("_", " ")
+        return on.paint(f"redacted by {gone['by']} at {at} for {why}", _RED)
     if event.unreadable:
         return on.paint(f"content is {event.unreadable}", _RED)
     parts = [value_text(event.content[key], pretty=pretty) for key in _CONTENT if key in event.content]

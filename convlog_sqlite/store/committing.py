@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -158,6 +158,19 @@ class Writer:
         batch.add(prepared)
         batch.flush()
         return batch.pos
+
+    def record_decision(self, session: str, decide: Callable[[Connection], Prepared]) -> None:
+        """Record the event that `decide` makes of what it reads, in the transaction that it reads in.
+
+        What `decide` raises leaves nothing written.
+        """
+        with self._leading:
+            try:
+                with self.database.write() as connection:
+                    self.record_inside(connection, session, decide(connection))
+            except BaseException:
+                self.forget_heads()
+                raise
 
     def forget_heads(self) -> None:
         """Read the ends of the chains from the tables again."""

@@ -5,7 +5,6 @@ A file is written down here before its first byte, so that an erasure can reach 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 from convlog_sqlite.database import Connection, fetch, value
@@ -36,6 +35,6 @@ def register(connection: Connection, kind: int, path: str) -> None:
         connection.execute(INSERT_COPY, (kind, path))
 
 
-def all_copies(connection: Connection, store: Path) -> list[tuple[int, Path]]:
-    """(kind, path) of each, absolute."""
-    return [(kind, store / path) for kind, path in fetch(connection, SELECT_COPIES)]
+def paths(connection: Connection) -> list[str]:
+    """What is written down, as it is: the store's own mirror by `OWN_MIRROR`, exports by absolute paths."""
+    return [path for _, path in fetch(connection, SELECT_COPIES)]

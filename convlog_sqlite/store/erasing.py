@@ -1,4 +1,4 @@
-"""Erasing content: which events, in which order, and what stays. Owns `intent`, `intent_event`, `tombstone`.
+"""Erasing content: which events, in which order, and what stays. Owns `intent` and its rows, `tombstone`.
 
 The order, so that a crash at any point leaves something to be finished and never a false claim:
 
@@ -9,23 +9,35 @@ The order, so that a crash at any point leaves something to be finished and neve
 
 Each step may be done again. So: a tombstone stands only where the key is dead on disk, and a dead key has a
 tombstone or an intent. Everything here is committed at full durability, whatever the handle's own is.
+
+A keystore restored from an older copy has keys again that tombstones say are gone. Erasures come one after
+the other, so an older copy lacks the newest ones: a look at the slots of a few of the newest tombstones
+tells, and then every slot that any tombstone names is destroyed again, before anything is read.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from convlog_sqlite import strictjson
 from convlog_sqlite.database import Connection, Database, fetch, value
 from convlog_sqlite.drafts import Draft
+from convlog_sqlite.errors import UnderHold, UnknownReference
+from convlog_sqlite.events import Erased
 from convlog_sqlite.instants import Clock, id_bytes, new_event_id
 from convlog_sqlite.keystore import Keystore, erasure_record
+from convlog_sqlite.store import copies
+from convlog_sqlite.store.candidates import at_position
 from convlog_sqlite.store.committing import Writer
 from convlog_sqlite.store.preparing import Prepared, prepare
 from convlog_sqlite.store.reading import FACETS
-from convlog_sqlite.vocabulary import REASON_NAMES, REASONS, STORE_SESSION
+from convlog_sqlite.store.reserved import Hold, standing, subjects_of
+from convlog_sqlite.store.sessions import Sessions
+from convlog_sqlite.vocabulary import REASON_NAMES, REASONS, REDACTION_KIND, STORE_SESSION
 
 FIND_ID: Final = "SELECT pos FROM envelope WHERE id = ?"
 FIND_SESSION: Final = "SELECT e.pos FROM event AS e JOIN session AS s ON s.id = e.session WHERE s.name = ?"
@@ -40,10 +52,10 @@ SELECT v.session, s.name, v.id, k.text,
 FROM envelope AS v JOIN session AS s ON s.id = v.session
 CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq LEFT JOIN name AS k ON k.id = e.kind
 WHERE v.pos = ?"""
-INSERT_INTENT: Final = "INSERT INTO intent VALUES (?, ?, ?, ?, ?, ?, 1)"
+INSERT_INTENT: Final = "INSERT INTO intent VALUES (?, ?, ?, ?, ?, ?, ?, 1)"
 INSERT_INTENT_EVENT: Final = "INSERT INTO intent_event VALUES (?, ?)"
 SELECT_INTENTS: Final = """
-SELECT i.id, s.name, i.agent, i.reason, i.scope, i.at, i.state FROM intent AS i
+SELECT i.id, s.name, i.agent, i.reason, i.scope, i.at, i.detail, i.state FROM intent AS i
 JOIN session AS s ON s.id = i.session ORDER BY i.at, i.id"""
 SELECT_INTENT_EVENTS: Final = """
 SELECT i.pos, v.id, p.slot FROM intent_event AS i CROSS JOIN envelope AS v ON v.pos = i.pos
@@ -61,11 +73,17 @@ DELETE_BLOB: Final = "DELETE FROM blob WHERE pos = ? AND part = ?"
 INSERT_TOMBSTONE: Final = "INSERT INTO tombstone (pos, slot, redaction, at, reason) VALUES (?, ?, ?, ?, ?)"
 SELECT_TOMBSTONE: Final = "SELECT 1 FROM tombstone WHERE pos = ?"
 WIPED: Final = "UPDATE intent SET state = 2 WHERE id = ?"
+INSERT_INTENT_COPY: Final = "INSERT INTO intent_copy VALUES (?, ?)"
+SELECT_INTENT_COPIES: Final = "SELECT path FROM intent_copy WHERE intent = ? ORDER BY path"
+DELETE_INTENT_COPY: Final = "DELETE FROM intent_copy WHERE intent = ? AND path = ?"
+NEWEST_SLOTS: Final = "SELECT slot FROM tombstone ORDER BY redaction DESC LIMIT 64"
+SELECT_BURIED: Final = """
+SELECT s.number, v.id, t.at, t.reason FROM slot AS s CROSS JOIN tombstone AS t ON t.pos = s.pos
+LEFT JOIN envelope AS v ON v.pos = t.redaction"""
 FORGET_EVENTS: Final = "DELETE FROM intent_event WHERE intent = ?"
 FORGET_INTENT: Final = "DELETE FROM intent WHERE id = ?"
 
 SUBJECT_FACET: Final = 5
-REDACTION_KIND: Final = "redaction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +104,7 @@ class Intent:
     reason: int
     scope: str
     at: int
+    detail: str
     state: int
 
 
@@ -135,26 +154,61 @@ def decide(connection: Connection, positions: Iterable[int]) -> Decision:
 class Eraser:
     """Erases in one store, at full durability. One at a time: the caller holds the erasure lock."""
 
-    def __init__(self, database: Database, keystore: Keystore, store_id: bytes, clock: Clock) -> None:
+    def __init__(
+        self,
+        database: Database,
+        keystore: Keystore,
+        store_id: bytes,
+        clock: Clock,
+        writer: Writer | None = None,
+    ) -> None:
+        """`writer` is that of the open handle, where `database` is its own: it knows the ends of the chains."""
         self._database, self._keystore, self._clock = database, keystore, clock
-        self._writer = Writer(database, keystore, store_id, clock)
+        self._writer = writer or Writer(database, keystore, store_id, clock)
 
-    def look(self, scope: Scope) -> Decision:
-        """What a redaction of `scope` would erase now."""
+    def look(self, scope: Scope, override: Sequence[str] = ()) -> Decision:
+        """What a redaction of `scope` would erase now. Raises what `intend` raises."""
         with self._database.read() as connection:
-            return decide(connection, find(connection, scope))
+            decision = decide(connection, find(connection, scope))
+            self._check_holds(connection, decision, override)
+            return decision
 
-    def intend(self, scope: Scope, agent: str, reason: str) -> tuple[Decision, list[Intent]]:
-        """Fix the exact events and commit the intent to erase them: one for each session concerned."""
+    def intend(
+        self, scope: Scope, agent: str, reason: str, override: Sequence[str] = ()
+    ) -> tuple[Decision, list[Intent]]:
+        """Fix the exact events and commit the intent to erase them: one for each session concerned.
+
+        Raises UnderHold, and UnknownReference for a hold to override that does not stand.
+        """
         nanoseconds = self._clock()
         with self._database.write() as connection:
             decision = decide(connection, find(connection, scope))
+            overridden = self._check_holds(connection, decision, override)
             for (number, _), positions in decision.positions.items():
-                intent_id = new_event_id(nanoseconds)
-                row = (intent_id, number, agent, REASONS[reason], scope.kind, nanoseconds // 1000)
-                connection.execute(INSERT_INTENT, row)
-                connection.executemany(INSERT_INTENT_EVENT, [(intent_id, pos) for pos in positions])
+                holds = sorted(overridden.get(number, ()))
+                detail: dict[str, Any] = {"overridden": holds} if holds else {}
+                intent_id = insert_intent(connection, number, agent, reason, scope.kind, nanoseconds, detail)
+                insert_events(connection, intent_id, positions)
         return decision, self.pending()
+
+    def _check_holds(
+        self, connection: Connection, decision: Decision, override: Sequence[str]
+    ) -> dict[int, set[str]]:
+        """The overridden holds by session. Raises UnderHold when others stand in the way."""
+        holds = standing(connection, self._writer.opener).holds
+        for hold_id in override:
+            if hold_id not in holds:
+                raise UnknownReference("hold", hold_id)
+        overridden: dict[int, set[str]] = {}
+        in_the_way: set[str] = set()
+        count = 0
+        for number, hold_ids in _held(connection, decision, list(holds.values())):
+            overridden.setdefault(number, set()).update(hold_ids.intersection(override))
+            in_the_way |= hold_ids.difference(override)
+            count += bool(hold_ids.difference(override))
+        if in_the_way:
+            raise UnderHold(sorted(in_the_way), count)
+        return overridden
 
     def pending(self) -> list[Intent]:
         """What is decided and not done everywhere, oldest first."""
@@ -187,6 +241,8 @@ class Eraser:
             rows = [(pos, slot or 0, redaction, intent.at, intent.reason) for pos, _, slot in events]
             new = [row for row in rows if value(connection, SELECT_TOMBSTONE, (row[0],)) is None]
             connection.executemany(INSERT_TOMBSTONE, new)
+            places = [(intent.id, path) for path in copies.paths(connection)]
+            connection.executemany(INSERT_INTENT_COPY, places)
             connection.execute(WIPED, (intent.id,))
         self._writer.forget_heads()
 
@@ -194,19 +250,81 @@ class Eraser:
         content = {
             "reason": REASON_NAMES[intent.reason],
             "scope": intent.scope,
+            **strictjson.load(intent.detail.encode()),
             "events": len(event_ids),
             "digest": hashlib.sha256(b"".join(sorted(event_ids))).hexdigest(),
         }
         draft = Draft(type="mutation", agent=intent.agent, kind=REDACTION_KIND, value=content)
         return prepare(draft, self._keystore.pepper, intent.id)
 
-    def forget(self, intent: Intent) -> None:
-        """Step 4 is done: every file that could be reached no longer holds the content."""
+    def copies_of(self, intent: Intent) -> list[str]:
+        """The places, as registered, whose files are still to be rewritten."""
+        with self._database.read() as connection:
+            return [path for (path,) in fetch(connection, SELECT_INTENT_COPIES, (intent.id,))]
+
+    def settle(self, intent: Intent, rewritten: Sequence[str]) -> None:
+        """Step 4: these places no longer hold the content. The intent is forgotten with the last of them."""
         with self._database.write() as connection:
-            connection.execute(FORGET_EVENTS, (intent.id,))
-            connection.execute(FORGET_INTENT, (intent.id,))
+            connection.executemany(DELETE_INTENT_COPY, [(intent.id, path) for path in rewritten])
+            if not fetch(connection, SELECT_INTENT_COPIES, (intent.id,)):
+                connection.execute(FORGET_EVENTS, (intent.id,))
+                connection.execute(FORGET_INTENT, (intent.id,))
+
+    def destroy_again(self) -> None:
+        """Destroy what tombstones name and the keystore, restored from an older copy, has keys for."""
+        with self._database.read() as connection:
+            rows = fetch(connection, SELECT_BURIED)
+        answers = self._keystore.read([slot for slot, *_ in rows])
+        records = {
+            slot: erasure_record(redaction or bytes(16), at // 1000, reason)
+            for (slot, redaction, at, reason), answer in zip(rows, answers, strict=True)
+            if not isinstance(answer, Erased)
+        }
+        self._keystore.destroy(records)
+
+
+def insert_intent(
+    connection: Connection,
+    session: int,
+    agent: str,
+    reason: str,
+    scope: str,
+    nanoseconds: int,
+    detail: Mapping[str, Any],
+) -> bytes:
+    """Write down that events of a session are to be erased; `detail` goes into the redaction event. Its id."""
+    intent_id = new_event_id(nanoseconds)
+    row = (intent_id, session, agent, REASONS[reason], scope, nanoseconds // 1000, json.dumps(detail))
+    connection.execute(INSERT_INTENT, row)
+    return intent_id
+
+
+def insert_events(connection: Connection, intent_id: bytes, positions: Iterable[int]) -> None:
+    """Write down which events an intent is about."""
+    connection.executemany(INSERT_INTENT_EVENT, [(intent_id, pos) for pos in positions])
+
+
+def _held(
+    connection: Connection, decision: Decision, holds: Sequence[Hold]
+) -> Iterator[tuple[int, set[str]]]:
+    """Session and holds of each event that is held."""
+    if not holds:
+        return
+    sessions = {row.number: row for row in Sessions().all(connection)}
+    digests = subjects_of(holds)
+    for (number, _), positions in decision.positions.items():
+        for pos in positions:
+            candidate = at_position(connection, sessions, pos, digests)
+            hold_ids = {hold.id for hold in holds if hold.covers(candidate)}
+            if hold_ids:
+                yield number, hold_ids
 
 
 def has_intents(connection: Connection) -> bool:
     """Whether an erasure is decided and not done."""
     return bool(value(connection, ANY_INTENT))
+
+
+def newest_slots(connection: Connection) -> list[int]:
+    """The slots that the newest tombstones name, few enough to be looked at whenever a store is opened."""
+    return [slot for (slot,) in fetch(connection, NEWEST_SLOTS)]

@@ -1,0 +1,124 @@
+"""Files of lines: how one ends, how lines are put behind it, how it is made anew, how it is destroyed.
+
+A line is written whole or taken back. What a file held is overwritten where it lies, by `replace` and
+`destroy`, so that removing a name is not all that happens to erased text. File systems that never write in
+place (btrfs, ZFS, APFS), snapshots and flash memory may keep the old bytes all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from convlog_sqlite import strictjson
+from convlog_sqlite.filesystem import PRIVATE_FILE, sync, sync_directory, write_all
+
+AHEAD: Final = ".ahead-"  # between a file's name and the moment when it was set aside
+
+_BLOCK: Final = 1 << 16
+_ZEROS: Final = bytes(1 << 20)  # overwritten at once
+
+
+@contextlib.contextmanager
+def made_anew(path: Path) -> Iterator[int]:
+    """A descriptor to write to; when the block ends what it wrote is durable and stands at `path`."""
+    aside = _new(path)
+    descriptor = os.open(aside, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, PRIVATE_FILE)
+    try:
+        yield descriptor
+        sync(descriptor)
+        aside.rename(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+    sync_directory(path.parent)
+
+
+@contextlib.contextmanager
+def replaced(path: Path) -> Iterator[bool]:
+    """Destroy what `path` held, once the block has made it anew; the block is told whether there is a file.
+
+    What lies beside it is destroyed first: what a crash left, and files that were set aside because they
+    were ahead of the log. A second name keeps the old bytes in sight, so that a crash before they are
+    overwritten does not lose them: the next call finds them.
+    """
+    old = path.with_name(f".{path.name}.old")
+    if _is_same(old, path):
+        old.unlink()  # a crash came before the new file: these bytes are still those of the file
+    for left_behind in (_new(path), old, *sorted(path.parent.glob(f"{path.name}{AHEAD}*"))):
+        destroy(left_behind)
+    if not path.exists():
+        yield False
+        return
+    os.link(path, old, follow_symlinks=False)
+    yield True
+    destroy(old)
+
+
+def destroy(path: Path) -> None:
+    """Overwrite and remove a file, if it is there."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return
+    try:
+        size = os.fstat(descriptor).st_size
+        for at in range(0, size, len(_ZEROS)):
+            os.pwrite(descriptor, _ZEROS[: size - at], at)
+        sync(descriptor)
+        os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)
+    path.unlink()
+
+
+def _new(path: Path) -> Path:
+    return path.with_name(f".{path.name}.new")
+
+
+def _is_same(first: Path, second: Path) -> bool:
+    try:
+        return first.samefile(second)
+    except FileNotFoundError:
+        return False
+
+
+def append_whole(descriptor: int, data: bytes) -> None:
+    """Append `data` whole, or leave the file as it was."""
+    size = os.fstat(descriptor).st_size
+    try:
+        write_all(descriptor, data)
+    except OSError:
+        os.ftruncate(descriptor, size)
+        raise
+
+
+def last_line(descriptor: int) -> bytes | None:
+    """The last complete line, with its newline; a torn tail behind it is cut off. None in an empty file."""
+    end = os.fstat(descriptor).st_size
+    tail, at = b"", end
+    while at > 0 and tail.count(b"\n") < 2:
+        step = min(_BLOCK, at)
+        at -= step
+        tail = os.pread(descriptor, step, at) + tail
+    whole = tail.rfind(b"\n") + 1
+    if at + whole != end:
+        os.ftruncate(descriptor, at + whole)
+    if not whole:
+        return None
+    return tail[tail.rfind(b"\n", 0, whole - 1) + 1 : whole]
+
+
+def seq_of(line: bytes) -> int | None:
+    """The seq that a line names, or None when it is no line of ours."""
+    try:
+        parsed = strictjson.load(line)
+    except ValueError:
+        return None
+    seq = parsed.get("seq") if isinstance(parsed, dict) else None
+    return seq if type(seq) is int and seq > 0 else None

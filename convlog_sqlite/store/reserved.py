@@ -1,0 +1,91 @@
+"""What stands in the reserved session `_store`: holds and retention policies, a fold over its mutations.
+
+No table holds this state. It is read inside the transaction that decides by it, so that a hold that was
+placed before an erasure was decided always counts. A mutation that cannot be read stops the decision:
+what it held is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from convlog_sqlite.database import Connection, fetch
+from convlog_sqlite.events import Event
+from convlog_sqlite.store.candidates import Candidate
+from convlog_sqlite.store.reading import Opener
+from convlog_sqlite.vocabulary import STORE_SESSION
+
+SELECT_SETTINGS: Final = """
+SELECT e.seq, v.id, v.bytes, p.slot, p.sealed FROM session AS s
+CROSS JOIN event AS e ON e.session = s.id CROSS JOIN name AS k ON k.id = e.kind
+CROSS JOIN envelope AS v ON v.pos = e.pos LEFT JOIN payload AS p ON p.pos = v.pos
+WHERE s.name = ? AND k.text IN ('policy-set', 'policy-removed', 'hold-placed', 'hold-released')
+ORDER BY e.seq"""
+
+HOLD_KEY: Final = "hold/{id}"
+POLICY_KEY: Final = "policy/{id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Content that must not be erased until the hold is released. `id` is that of the event that placed it.
+
+    `scope` is event, session, task, agent or subject, and `name` says which; a subject stands there as its
+    keyed digest. It covers what is there and what is still to come. `at` is RFC 3339.
+    """
+
+    id: str
+    scope: str
+    name: str
+    reason: str
+    by: str
+    at: str
+
+    def covers(self, candidate: Candidate) -> bool:
+        """Whether the event is held."""
+        if self.scope == "subject":
+            return self.name in candidate.subjects
+        found: str | None = getattr(candidate, "id" if self.scope == "event" else self.scope)
+        return found == self.name
+
+    def to_dict(self) -> dict[str, str]:
+        """The hold as JSON values."""
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class Standing:
+    """Holds and policies by id as they stand; `versions` counts how often each policy was set, ever."""
+
+    holds: dict[str, Hold] = field(default_factory=dict)
+    policies: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
+
+    def take(self, event: Event) -> None:
+        """Take in the next mutation. Raises PayloadUnreadable."""
+        said = event.require_payload()["value"]
+        if event.kind == "hold-placed":
+            by, at = event.agent, event.ts
+            self.holds[event.id] = Hold(event.id, said["scope"], said["name"], said["reason"], by, at)
+        elif event.kind == "hold-released":
+            self.holds.pop(said["hold"], None)
+        elif event.kind == "policy-set":
+            self.versions[said["id"]] = self.versions.get(said["id"], 0) + 1
+            self.policies[said["id"]] = said
+        else:
+            self.policies.pop(said["id"], None)
+
+
+def standing(connection: Connection, opener: Opener) -> Standing:
+    """The holds and policies as this snapshot has them. Raises PayloadUnreadable."""
+    found = Standing()
+    for event in opener.events(STORE_SESSION, fetch(connection, SELECT_SETTINGS, (STORE_SESSION,))):
+        found.take(event)
+    return found
+
+
+def subjects_of(holds: Iterable[Hold]) -> frozenset[str]:
+    """The digests of the people that holds are about."""
+    return frozenset(hold.name for hold in holds if hold.scope == "subject")
