@@ -286,7 +286,7 @@ class AsyncConversationLog:
         self._readers = _Threads("reader", _READERS)
         try:
             self._sync = await self._readers.run(self._opened)
-        except BaseException:
+        except BaseException:  # cancelled too: the threads must end
             self._readers.stop()
             raise
         self._appender = _Appender(self._sync)

@@ -333,7 +333,7 @@ class Mirror:
             sync(descriptor)
             aside.rename(path)
             self._cursors[session] = _cursor_at(descriptor, seq)
-        except BaseException:
+        except BaseException:  # an interrupt too leaves no half file behind
             aside.unlink(missing_ok=True)
             raise
         finally:
