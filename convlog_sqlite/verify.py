@@ -368,7 +368,10 @@ def _mirror(reader: Reader, mirror: Mirror, session: str) -> Iterator[Finding]:
                     pairs = zip(block, found.splitlines(keepends=True), strict=False)
                     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
                     yield Finding(
-                        "mirror-differs", "the file is not what the log says", session, seq + same + 1
+                        "mirror-differs",
+                        "the file is not what the log says: `convlog export --mirror` makes it anew",
+                        session,
+                        seq + same + 1,
                     )
                 return
             seq += len(block)
