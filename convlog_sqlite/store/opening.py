@@ -131,7 +131,10 @@ def _finish(directory: Path, keystore_path: Path) -> bool:
             identity = schema.store_id(connection, str(aside))
     finally:
         database.close()
-        for suffix in ("-wal", "-shm"):  # of a reader; everything was moved into the database when it was built
+        for suffix in (
+            "-wal",
+            "-shm",
+        ):  # of a reader; everything was moved into the database when it was built
             Path(f"{aside}{suffix}").unlink(missing_ok=True)
     Keystore.open(keystore_path, identity, writable=False).close()
     return schema.link_into_place(aside, directory / DATABASE)
