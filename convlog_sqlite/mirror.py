@@ -27,10 +27,13 @@ from pathlib import Path
 from typing import Final
 
 from convlog_sqlite import strictjson
+from convlog_sqlite.drafts import check_session_id
 from convlog_sqlite.errors import (
     ConvlogError,
+    InvalidEvent,
     KeystoreUnusable,
     MirrorBusy,
+    NotAStore,
     StoreBusy,
     StoreError,
     StoreFull,
@@ -234,7 +237,13 @@ class Mirror:
         for session in sorted(sessions):
             try:
                 self._bring_up(session)
-            except (StoreFull, StoreBusy, StoreIOError, StoreReadOnly) as error:
+            except (
+                StoreFull,
+                StoreBusy,
+                StoreIOError,
+                StoreReadOnly,
+                NotAStore,
+            ) as error:  # NotAStore: a file in the way
                 left.add(session)
                 self._report(str(error))
         if not left:
@@ -290,6 +299,10 @@ class Mirror:
                     return data.startswith(found[: found.rfind(b"\n") + 1]) and len(found) < len(data)
 
     def _session_lock(self, session: str) -> FileLock:
+        try:
+            check_session_id(session)  # a database that somebody else made may name any path
+        except InvalidEvent as refused:
+            raise StoreIOError(self.root, f"no file is written: {refused.rule}") from None
         directory = self.root / session
         try:
             lock = FileLock(directory, directory=True)
@@ -390,11 +403,13 @@ def _cursor_at(descriptor: int, seq: int) -> _Cursor:
 def last_line(descriptor: int) -> bytes | None:
     """The last complete line, with its newline; a torn tail behind it is cut off. None in an empty file."""
     end = os.fstat(descriptor).st_size
-    tail, at = b"", end
-    while at > 0 and tail.count(b"\n") < 2:
+    blocks, at, newlines = [], end, 0
+    while at > 0 and newlines < 2:
         step = min(_BLOCK, at)
         at -= step
-        tail = os.pread(descriptor, step, at) + tail
+        blocks.append(os.pread(descriptor, step, at))
+        newlines += blocks[-1].count(b"\n")
+    tail = b"".join(reversed(blocks))
     whole = tail.rfind(b"\n") + 1
     if at + whole != end:
         os.ftruncate(descriptor, at + whole)

@@ -36,6 +36,10 @@ WHOLE = {
     ("verify", "NOT_POSTED"),
     ("verify", "WRONGLY_POSTED"),
     ("verify", "WRONGLY_ADDRESSED"),
+    ("verify", "WRONG_ANSWER"),
+    ("verify", "WRONG_PARENT"),
+    ("verify", "WRONGLY_LINKED"),
+    ("verify", "NO_SLOT"),
 }
 
 

@@ -100,8 +100,10 @@ def create(directory: Path, *, mirror: bool, keys: Path | None, clock: Clock) ->
             if keystore_path.exists() and _finish(directory, keystore_path):
                 return True
             keystore_asides = keystore_path.parent.glob(f"{keystore_path.name}.new-*")
-            for left_behind in (*directory.glob(_ASIDE + "*"), *keystore_asides):
-                left_behind.unlink()
+            # A WAL of a database that is gone: SQLite would replay it into the new one.
+            stale = [directory / (DATABASE + suffix) for suffix in ("-wal", "-shm", "-journal")]
+            for left_behind in (*directory.glob(_ASIDE + "*"), *keystore_asides, *stale):
+                left_behind.unlink(missing_ok=True)
             return _build(directory, keystore_path, mirror=mirror, clock=clock)
     finally:
         gate.close()
@@ -255,7 +257,10 @@ def _keystore_path(directory: Path) -> Path:
     pointer = directory / KEYSTORE_POINTER
     if pointer.exists():
         with os_errors(pointer):
-            return Path(pointer.read_text(encoding="utf-8").strip())
+            said = pointer.read_bytes().strip()
+        if not said or b"\0" in said:
+            raise KeystoreUnusable(pointer, "it names no file")
+        return Path(os.fsdecode(said))
     return directory / KEYSTORE
 
 

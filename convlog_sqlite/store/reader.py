@@ -119,7 +119,7 @@ class Reader:
             where = reading.look_up(connection, self._names, wanted) if wanted else None
             if wanted and where is None:
                 return Rows([], None)
-            after, before, limit = place
+            after, before, limit = (min(number, LAST_SEQ) for number in place)
             rows: Rows = select(connection, row, max(after, row.base), before, limit, where, scan)
             return rows
 
@@ -233,8 +233,11 @@ class Reader:
 
 
 def _end(before: int | None) -> int:
-    return LAST_SEQ if before is None else before
+    return LAST_SEQ if before is None else min(before, LAST_SEQ)
 
 
 def _instant(microseconds: int | None) -> str | None:
-    return None if microseconds is None else from_microseconds(microseconds)
+    try:
+        return None if microseconds is None else from_microseconds(microseconds)
+    except OverflowError:  # a changed row may say anything
+        return None
