@@ -18,6 +18,7 @@ event that stands there, or records it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
@@ -31,6 +32,7 @@ from convlog_sqlite.drafts import Draft, check_session_id
 from convlog_sqlite.errors import StoreClosed
 from convlog_sqlite.events import Event
 from convlog_sqlite.findings import Finding
+from convlog_sqlite.follow import Waiter
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.redaction import Redaction
 from convlog_sqlite.session import DEFAULT_LIMIT, Filters, Session, Verbs
@@ -49,6 +51,7 @@ class _Threads:
     def __init__(self, name: str, count: int) -> None:
         self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._count = count
+        self._putting, self._stopped = threading.Lock(), False
         for number in range(count):
             threading.Thread(target=self._run, name=f"convlog-{name}-{number}", daemon=True).start()
 
@@ -62,16 +65,36 @@ class _Threads:
             except BaseException as error:  # noqa: BLE001 it belongs to whoever waits
                 future.set_exception(error)
 
+    def submit(self, call: Callable[[], Result]) -> Future[Result]:
+        """Put `call` to the threads. Raises StoreClosed once they were told to end."""
+        future: Future[Result] = Future()
+        with self._putting:
+            if self._stopped:
+                raise StoreClosed("the log", "it was closed")
+            self._jobs.put((future, call))
+        return future
+
     def run(self, call: Callable[[], Result]) -> Awaitable[Result]:
         """The result of `call`, awaited."""
-        future: Future[Result] = Future()
-        self._jobs.put((future, call))
-        return asyncio.wrap_future(future)
+        return asyncio.wrap_future(self.submit(call))
+
+    async def make(self, call: Callable[[], Result], unmake: Callable[[Result], None]) -> Result:
+        """The result of `call`; one that nobody waits for any more is unmade."""
+        future = self.submit(call)
+        try:
+            return await asyncio.wrap_future(future)
+        except BaseException:
+            future.add_done_callback(
+                lambda done: None if done.cancelled() or done.exception() else unmake(done.result())
+            )
+            raise
 
     def stop(self) -> None:
         """Let the threads end once they have done what was put to them."""
-        for _ in range(self._count):
-            self._jobs.put(None)
+        with self._putting:
+            self._stopped = True
+            for _ in range(self._count):
+                self._jobs.put(None)
 
 
 _Append = tuple[str, str | None, Sequence[Draft]]
@@ -84,6 +107,7 @@ class _Appender:
     def __init__(self, log: ConversationLog) -> None:
         self._log = log
         self._jobs: SimpleQueue[_Waiting | None] = SimpleQueue()
+        self._putting, self._stopped = threading.Lock(), False
         self._thread = threading.Thread(target=self._run, name="convlog-appender", daemon=True)
         self._thread.start()
 
@@ -91,7 +115,10 @@ class _Appender:
         loop = asyncio.get_running_loop()
         # The caller's future may be cancelled; the job in the queue is not: it is committed all the same.
         future: asyncio.Future[list[Event]] = loop.create_future()
-        self._jobs.put((loop, future, append))
+        with self._putting:
+            if self._stopped:  # by another loop: what is put now is never taken
+                raise StoreClosed("the log", "it was closed")
+            self._jobs.put((loop, future, append))
         return await future
 
     def _run(self) -> None:
@@ -108,7 +135,7 @@ class _Appender:
                 by_loop.setdefault(loop, []).append((future, outcome))
             for loop, settled in by_loop.items():
                 # A loop that was closed meanwhile has nobody waiting any more.
-                if not loop.is_closed():
+                with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(_hand_over, settled)
             if last:
                 return
@@ -126,7 +153,9 @@ class _Appender:
 
     def stop(self) -> None:
         """Return once everything that was handed over is committed."""
-        self._jobs.put(None)
+        with self._putting:
+            self._stopped = True
+            self._jobs.put(None)
         self._thread.join()
 
 
@@ -221,7 +250,7 @@ class AsyncSession(Verbs[Awaitable[Event]]):
     ) -> AsyncIterator[Event]:
         """See `Session.follow`. Has a thread of its own while it lasts."""
         start = await self.head() if after is None else after
-        waiter = await self._log.run(self._log.sync.waiter)
+        waiter = await self._log.make(self._log.sync.waiter, Waiter.close)
         pages = self._session.follow_pages(waiter, start, timeout, filters)
         thread = _Threads("follower", 1)
         try:
@@ -286,8 +315,8 @@ class AsyncConversationLog:
     async def __aenter__(self) -> Self:
         self._readers = _Threads("reader", _READERS)
         try:
-            self._sync = await self._readers.run(self._opened)
-        except BaseException:
+            self._sync = await self._readers.make(self._opened, ConversationLog.close)
+        except BaseException:  # cancelled too: the threads must end
             self._readers.stop()
             raise
         self._appender = _Appender(self._sync)
@@ -384,6 +413,12 @@ class AsyncConversationLog:
         if self._readers is None:
             raise StoreClosed("the log", "use it inside `async with`")
         return await self._readers.run(call)
+
+    async def make(self, call: Callable[[], Result], unmake: Callable[[Result], None]) -> Result:
+        """What `run` gives; what is given after the caller was cancelled is unmade."""
+        if self._readers is None:
+            raise StoreClosed("the log", "use it inside `async with`")
+        return await self._readers.make(call, unmake)
 
     def __repr__(self) -> str:
         return f"<async conversation log {self._sync or 'closed'}>"

@@ -199,11 +199,13 @@ class Database:
             connection = self._reader
             if connection is None:
                 connection = self._reader = self._connect(read_only=True)
-            connection.execute(BEGIN_READ)
+            nested = bool(connection.in_transaction)  # a signal handler in the middle of a read of its thread
             try:
+                if not nested:
+                    connection.execute(BEGIN_READ)  # inside: an interrupt may come when it has begun
                 yield connection
             finally:
-                if connection.in_transaction:
+                if not nested and connection.in_transaction:
                     connection.execute(COMMIT)
 
     def _write_connection(self) -> Connection:
@@ -223,9 +225,11 @@ class Database:
             if self.read_only:
                 raise StoreReadOnly(self.path, "this handle was opened read-only")
             connection = self._write_connection()
-            connection.execute(BEGIN_WRITE)
+            committing = False
             try:
+                connection.execute(BEGIN_WRITE)  # inside: an interrupt may come when it has begun
                 yield connection
+                committing = True
                 connection.execute(COMMIT)
             except BaseException as error:
                 if isinstance(error, apsw.IOError):
@@ -233,6 +237,8 @@ class Database:
                 # SQLite has already rolled back after some errors (a full disk, a failed write).
                 if connection.in_transaction:
                     connection.execute(ROLLBACK)
+                elif committing and not isinstance(error, apsw.Error):
+                    error.__dict__["committed"] = True  # interrupted behind a commit that went well
                 raise
 
     @contextmanager

@@ -180,7 +180,7 @@ def _name(value: Any, pointer: str) -> None:
 
 def _names(value: Any, pointer: str) -> None:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise InvalidEvent(pointer, "a list of names")
+        raise InvalidEvent(pointer, "must be a list of names")
     for number, item in enumerate(value):
         _name(item, f"{pointer}/{number}")
     if len(set(value)) != len(value):
@@ -188,7 +188,7 @@ def _names(value: Any, pointer: str) -> None:
 
 
 def _one_of(words: frozenset[str]) -> Callable[[Any, str], None]:
-    rule = "one of " + ", ".join(sorted(words))
+    rule = "must be one of " + ", ".join(sorted(words))
 
     def check(value: Any, pointer: str) -> None:
         if type(value) is not str or value not in words:
@@ -205,24 +205,26 @@ def _matching(pattern: re.Pattern[str], rule: str) -> Callable[[Any, str], None]
     return check
 
 
-_event_id: Final = _matching(_EVENT_ID, "an event id (a UUID in lower case)")
+_event_id: Final = _matching(_EVENT_ID, "must be an event id (a UUID in lower case)")
 
 
 def _links(value: Any, pointer: str) -> None:
     if not isinstance(value, Mapping):
-        raise InvalidEvent(pointer, "an object of id lists")
+        raise InvalidEvent(pointer, "must be an object of id lists")
     for key, ids in value.items():
         if key not in LINKS:
-            raise InvalidEvent(f"{pointer}/{strictjson.escape(str(key))}", "one of " + ", ".join(LINKS))
+            raise InvalidEvent(
+                f"{pointer}/{strictjson.escape(str(key))}", "must be one of " + ", ".join(LINKS)
+            )
         if isinstance(ids, str) or not isinstance(ids, Sequence) or not ids:
-            raise InvalidEvent(f"{pointer}/{key}", "a list of event ids")
+            raise InvalidEvent(f"{pointer}/{key}", "must be a list of event ids")
         for number, item in enumerate(ids):
             _event_id(item, f"{pointer}/{key}/{number}")
 
 
 def _source(value: Any, pointer: str) -> None:
     if not isinstance(value, Mapping) or "harness" not in value:
-        raise InvalidEvent(pointer, "an object with harness, and native_id and at where known")
+        raise InvalidEvent(pointer, "must be an object with harness, and native_id and at where known")
     for key, item in value.items():
         if key not in ("harness", "native_id", "at"):
             raise InvalidEvent(f"{pointer}/{strictjson.escape(str(key))}", "unknown key")
@@ -240,40 +242,42 @@ def _instant(value: Any, pointer: str) -> None:
         raise InvalidEvent(pointer, "a day and time that exist") from None
 
 
-_instant_form: Final = _matching(_INSTANT, "RFC 3339 in UTC with microseconds: 2026-01-31T09:30:00.000000Z")
+_instant_form: Final = _matching(
+    _INSTANT, "must be RFC 3339 in UTC with microseconds: 2026-01-31T09:30:00.000000Z"
+)
 
 
 def _text(value: Any, pointer: str) -> None:
     if type(value) is not str:
-        raise InvalidEvent(pointer, "text")
+        raise InvalidEvent(pointer, "must be text")
     strictjson.check(value, pointer)
 
 
 def _object(value: Any, pointer: str) -> None:
     if type(value) is not dict:
-        raise InvalidEvent(pointer, "a JSON object")
+        raise InvalidEvent(pointer, "must be a JSON object")
     strictjson.check(value, pointer)
 
 
 def _sealed_files(value: Any, pointer: str) -> None:
     if not isinstance(value, Sequence):
-        raise InvalidEvent(pointer, "a list of Attachments")
+        raise InvalidEvent(pointer, "must be a list of Attachments")
     for number, item in enumerate(value):
         if not isinstance(item, Attachment):
-            raise InvalidEvent(f"{pointer}/{number}", "an Attachment")
+            raise InvalidEvent(f"{pointer}/{number}", "must be an Attachment")
         _media_type(item.media_type, f"{pointer}/{number}/media_type")
         if type(item.content) is not bytes:
-            raise InvalidEvent(f"{pointer}/{number}/content", "bytes")
+            raise InvalidEvent(f"{pointer}/{number}/content", "must be bytes")
 
 
 def _attachments(value: Any) -> tuple[Attachment, ...]:
     if not isinstance(value, list):
-        raise InvalidEvent("/attachments", "a list")
+        raise InvalidEvent("/attachments", "must be a list")
     found = []
     for number, item in enumerate(value):
         pointer = f"/attachments/{number}"
         if not isinstance(item, dict) or set(item) != {"media_type", "base64"}:
-            raise InvalidEvent(pointer, "an object with media_type and base64")
+            raise InvalidEvent(pointer, "must be an object with media_type and base64")
         try:
             content = base64.b64decode(item["base64"], validate=True)
         except (binascii.Error, ValueError, TypeError):
@@ -284,10 +288,10 @@ def _attachments(value: Any) -> tuple[Attachment, ...]:
 
 def _idempotency_key(value: Any, pointer: str) -> None:
     if type(value) is not str or not 0 < len(value) <= 1024 or _CONTROL.search(value):
-        raise InvalidEvent(pointer, "1 to 1024 characters without control characters")
+        raise InvalidEvent(pointer, "must be 1 to 1024 characters without control characters")
 
 
-_media_type: Final = _matching(_MEDIA_TYPE, "a media type such as text/markdown")
+_media_type: Final = _matching(_MEDIA_TYPE, "must be a media type such as text/markdown")
 
 _CHECKS: Final[dict[str, Callable[[Any, str], None]]] = {
     "agent": _name,
@@ -299,12 +303,12 @@ _CHECKS: Final[dict[str, Callable[[Any, str], None]]] = {
     "parent_id": _event_id,
     "links": _links,
     "correlation_id": _name,
-    "traceparent": _matching(_TRACEPARENT, "a W3C traceparent"),
+    "traceparent": _matching(_TRACEPARENT, "must be a W3C traceparent"),
     "content_type": _media_type,
     "tool": _name,
     "call_id": _event_id,
     "status": _one_of(STATUSES),
-    "kind": _matching(_KIND, "kebab-case: small letters and digits joined by single hyphens"),
+    "kind": _matching(_KIND, "must be kebab-case: small letters and digits joined by single hyphens"),
     "state_key": _name,
     "model": _name,
     "sensitivity": _one_of(frozenset(SENSITIVITIES)),
@@ -345,7 +349,7 @@ def validate(draft: Draft) -> dict[str, Any]:
         raise InvalidEvent("", "a Draft; Draft.from_dict makes one of a dict")
     rules = _TYPE_KEYS.get(draft.type) if type(draft.type) is str else None
     if rules is None:
-        raise InvalidEvent("/type", "one of " + ", ".join(TYPES))
+        raise InvalidEvent("/type", "must be one of " + ", ".join(TYPES))
     needed, own = rules
     keys = given(draft)
     if "agent" not in keys:

@@ -20,6 +20,7 @@ from convlog_sqlite.errors import (
     PayloadLocked,
     PayloadLost,
     PayloadUnreadable,
+    StoreCorrupt,
 )
 from convlog_sqlite.vocabulary import DEFAULT_SENSITIVITY
 
@@ -183,7 +184,12 @@ class Event:
         """The envelope as a dict, parsed once when first asked for."""
         parsed = self._envelope
         if parsed is None:
-            parsed = strictjson.load(self.envelope_bytes)
+            try:
+                parsed = strictjson.load(self.envelope_bytes)
+            except ValueError:
+                parsed = None
+            if not isinstance(parsed, dict):
+                raise StoreCorrupt("envelope", "the envelope is not what was recorded; run `convlog verify`")
             object.__setattr__(self, "_envelope", parsed)
         return parsed
 

@@ -101,11 +101,14 @@ def append_whole(descriptor: int, data: bytes) -> None:
 def last_line(descriptor: int) -> bytes | None:
     """The last complete line, with its newline; a torn tail behind it is cut off. None in an empty file."""
     end = os.fstat(descriptor).st_size
-    tail, at = b"", end
-    while at > 0 and tail.count(b"\n") < 2:
+    blocks: list[bytes] = []
+    at, newlines = end, 0
+    while at > 0 and newlines < 2:
         step = min(_BLOCK, at)
         at -= step
-        tail = os.pread(descriptor, step, at) + tail
+        blocks.append(os.pread(descriptor, step, at))
+        newlines += blocks[-1].count(b"\n")
+    tail = b"".join(reversed(blocks))
     whole = tail.rfind(b"\n") + 1
     if at + whole != end:
         os.ftruncate(descriptor, at + whole)

@@ -39,16 +39,19 @@ class WriterGate:
     def held(self, seconds: float) -> Iterator[None]:
         """Hold the gate for the block. Raises StoreBusy, naming the holder, after waiting `seconds`."""
         deadline = time.monotonic() + seconds
+        acquired = False
         try:
-            with self._turnstile.held(seconds):
-                self._gate.acquire(max(0.0, deadline - time.monotonic()))
-        except StoreBusy:
-            raise self._busy() from None
-        try:
+            try:
+                with self._turnstile.held(seconds):
+                    self._gate.acquire(max(0.0, deadline - time.monotonic()))
+                    acquired = True  # an interrupt may come while the turnstile is let go
+            except StoreBusy:
+                raise self._busy() from None
             self._gate.write(_HOLDER.pack(os.getpid(), time.time_ns()))
             yield
         finally:
-            self._gate.release()
+            if acquired:
+                self._gate.release()
 
     def holder(self) -> tuple[int, float] | None:
         """(process id, seconds) of the writer that last went through the gate, or None."""

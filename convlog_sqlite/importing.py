@@ -200,6 +200,14 @@ class _Importer:
         self.report.orphans += 1
         return replace(draft, meta={**(draft.meta or {}), "orphan": True})
 
+    def _without(self, draft: Draft, gone: str) -> Draft:
+        """`draft` for a log in which the event `gone` is not: what was refused takes nothing else with it."""
+        if draft.call_id == gone:
+            draft = self._with_call(replace(draft, call_id=None), None)
+        if draft.parent_id == gone:
+            draft = self._with_parent(replace(draft, parent_id=None), gone, gone, set())
+        return draft
+
     def _append(self, log: ConversationLog, drafts: list[tuple[str, Draft]]) -> None:
         """Append all that the log accepts. What it refuses is counted and named, and harms nothing else."""
         while drafts:
@@ -211,7 +219,8 @@ class _Importer:
                 if len(self.report.refusals) < _MAX_REFUSALS:
                     refused.index = None
                     self.report.refusals.append(f"{drafts[at][0]}: {refused}")
-                drafts = drafts[:at] + drafts[at + 1 :]
+                gone = drafts[at][0]
+                drafts = drafts[:at] + [(id_, self._without(draft, gone)) for id_, draft in drafts[at + 1 :]]
                 continue
             self._written += new
             self.report.new += new

@@ -32,6 +32,7 @@ import hashlib
 import os
 import struct
 import threading
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +41,14 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from convlog_sqlite import sealing
-from convlog_sqlite.errors import KeystoreUnusable, StoreClosed, StoreIOError, StoreReadOnly, os_errors
+from convlog_sqlite.errors import (
+    KeystoreUnusable,
+    StoreBusy,
+    StoreClosed,
+    StoreIOError,
+    StoreReadOnly,
+    os_errors,
+)
 from convlog_sqlite.events import Erased, Locked, Lost
 from convlog_sqlite.filesystem import PRIVATE_FILE, sync, sync_directory, write_all
 from convlog_sqlite.instants import from_milliseconds
@@ -54,7 +62,9 @@ _ERASED: Final = b"\xffERASED\xff"
 _COPY: Final = 4096
 _SLOTS_AT: Final = 2 * _COPY
 SLOT_BYTES: Final = 40
+_MOST_SLOTS: Final = 1 << 47  # chunk ids are slot * 65536
 _LAST_INSTANT: Final = 253_402_300_799_999  # the end of year 9999, where datetime ends
+_LOCK_SECONDS: Final = 10.0  # held for one write and one sync
 _FIRST_LEASE: Final = 2  # a process that appends once, to a session that may be new
 _LARGEST_LEASE: Final = 4096
 
@@ -108,7 +118,14 @@ class DiskFile:
         sync(self._descriptor)
 
     def lock(self) -> None:
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        deadline = time.monotonic() + _LOCK_SECONDS
+        while True:
+            try:
+                return fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise StoreBusy(self._name, "another process holds the keystore; try again") from None
+                time.sleep(0.001)
 
     def unlock(self) -> None:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
@@ -296,10 +313,12 @@ class Keystore:
         keys = [random[at : at + sealing.KEY_BYTES] for at in range(0, len(random), sealing.KEY_BYTES)]
         wrapped = b"".join(sealing.wrap(master, key) for key in keys)
         with os_errors(self._path):
-            self._file.lock()
             try:
+                self._file.lock()  # inside: an interrupt may come when it is held
                 # A torn slot at the end, left by a full disk or a crash, is rounded up and never used.
                 first = max(self.slots, highest_known + 1)
+                if first >= _MOST_SLOTS:
+                    raise KeystoreUnusable(self._path, "the database names a slot that no keystore can hold")
                 self._file.write(wrapped, _SLOTS_AT + first * SLOT_BYTES)
                 self._file.sync()
             finally:

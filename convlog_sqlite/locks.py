@@ -106,41 +106,54 @@ class FileLock:
 
     def try_acquire(self, operation: int = fcntl.LOCK_EX) -> bool:
         """Take the lock if nobody is in the way; `operation` is fcntl.LOCK_EX or LOCK_SH."""
-        if not self._threads.acquire(blocking=False):
-            return False
-        if self._flock(operation):
-            return True
-        self._threads.release()
-        return False
+        return self._threads.acquire(blocking=False) and self._flock_or_release(operation)
 
     def acquire(self, timeout: float, operation: int = fcntl.LOCK_EX) -> None:
         """Take the lock, waiting at most `timeout` seconds in the kernel's queue. Raises StoreBusy."""
         deadline = time.monotonic() + timeout
         if not self._threads.acquire(timeout=timeout):
             raise StoreBusy(self.path)
-        if self._flock(operation):
-            return
-        if self._queue is None:
-            self._queue = _Queue(self._open())
         try:
+            if self._flock(operation):
+                return
+            if self._queue is None:
+                self._queue = _Queue(self._open())
             self._through_queue = self._queue.wait(operation, max(0.0, deadline - time.monotonic()))
-        finally:
             if not self._through_queue:
-                self._threads.release()
-        if not self._through_queue:
-            raise StoreBusy(self.path)
+                raise StoreBusy(self.path)
+        except BaseException:
+            self._undo()
+            raise
 
     def acquire_if_free(self, operation: int = fcntl.LOCK_EX) -> bool:
         """Take the lock unless another process (or another FileLock) has it; waits for threads using this one."""
         self._threads.acquire()
-        if self._flock(operation):
-            return True
+        return self._flock_or_release(operation)
+
+    def _flock_or_release(self, operation: int) -> bool:
+        """With the thread lock held: take the lock, or let go of the thread lock too."""
+        try:
+            if self._flock(operation):
+                return True
+        except BaseException:
+            self._undo()
+            raise
         self._threads.release()
         return False
 
+    def _undo(self) -> None:
+        """Let go of whatever an acquire that failed or was interrupted has by now."""
+        try:
+            self._through_queue = False
+            if self._queue is not None:
+                self._queue.release()
+            if self._descriptor >= 0:
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
+
     def _flock(self, operation: int) -> bool:
         if self._descriptor < 0:
-            self._threads.release()
             raise self._refusal(self.path)
         try:
             fcntl.flock(self._descriptor, operation | fcntl.LOCK_NB)
@@ -158,12 +171,14 @@ class FileLock:
 
     def release(self) -> None:
         """Give the lock back."""
-        if self._through_queue and self._queue is not None:
-            self._through_queue = False
-            self._queue.release()
-        else:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        self._threads.release()
+        try:
+            if self._through_queue and self._queue is not None:
+                self._through_queue = False
+                self._queue.release()
+            else:
+                fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
 
     @contextlib.contextmanager
     def held(self, timeout: float, operation: int = fcntl.LOCK_EX) -> Iterator[None]:

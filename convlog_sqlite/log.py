@@ -9,6 +9,7 @@ with ConversationLog.open() as log:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from convlog_sqlite.errors import (
     InvalidEvent,
     NotAStore,
     Refused,
+    StoreBusy,
     StoreReadOnly,
     UnknownReference,
 )
@@ -75,6 +77,7 @@ class ConversationLog(Keeping):
         self.path = store.directory
         self.reader = Reader(store.database, store.writer)
         self._author: str | None = None
+        self._appending: set[int] = set()
         self._mirror = self._open_mirror()
         self._finish_erasures()
         if created and self._mirror is not None and self._mirror.enabled:
@@ -313,11 +316,26 @@ class ConversationLog(Keeping):
     ) -> list[list[Event] | ConvlogError]:
         """Several appends, each (session, tenant, drafts) all or none by itself, in one durable transaction.
 
-        The outcome of each: its events, or the error that refused it and no other.
+        The outcome of each: its events, or the error that refused it and no other. Raises StoreBusy in a signal
+        handler that came in the middle of an append of the same thread.
         """
-        if self.path is None and len(appends) > 1:
-            # No sync to share, and the first decides who the author is.
-            return [self.append_together([one])[0] for one in appends]
+        thread = threading.get_ident()
+        if thread in self._appending:
+            raise StoreBusy(
+                self.path or ":memory:", "this thread is in the middle of an append (a signal handler?)"
+            )
+        try:
+            self._appending.add(thread)
+            if self.path is None:
+                # No sync to share, and the first decides who the author is.
+                return [self._append_together([one])[0] for one in appends]
+            return self._append_together(appends)
+        finally:
+            self._appending.discard(thread)
+
+    def _append_together(
+        self, appends: Sequence[tuple[str, str | None, Sequence[Draft]]]
+    ) -> list[list[Event] | ConvlogError]:
         requests = [self._request(session, tenant, drafts) for session, tenant, drafts in appends]
         self._store.writer.settle([request for request in requests if isinstance(request, Request)])
         outcomes: list[list[Event] | ConvlogError] = []

@@ -27,10 +27,13 @@ from pathlib import Path
 from typing import Final
 
 from convlog_sqlite import files
+from convlog_sqlite.drafts import check_session_id
 from convlog_sqlite.errors import (
     ConvlogError,
+    InvalidEvent,
     KeystoreUnusable,
     MirrorBusy,
+    NotAStore,
     StoreBusy,
     StoreError,
     StoreFull,
@@ -89,7 +92,7 @@ class Mirror:
     def update(self, *sessions: str) -> dict[str, int]:
         """Bring files up to date (none named: all) and return the lines written to each.
 
-        Raises UnknownReference for a session that does not exist, MirrorBusy while an exporter keeps these
+        Each is compared with the log from its first line, and made anew where it differs. Raises UnknownReference for a session that does not exist, MirrorBusy while an exporter keeps these
         files, StoreFull when the disk is full.
         """
         for session in sessions:
@@ -102,7 +105,7 @@ class Mirror:
         if not lock.acquire_if_free(fcntl.LOCK_SH):
             raise MirrorBusy(self.root)
         try:
-            return {session: self._bring_up(session) for session in sessions}
+            return {session: self._repair(session) + self._bring_up(session) for session in sessions}
         finally:
             lock.release()
 
@@ -231,7 +234,13 @@ class Mirror:
         for session in sorted(sessions):
             try:
                 self._bring_up(session)
-            except (StoreFull, StoreBusy, StoreIOError, StoreReadOnly) as error:
+            except (
+                StoreFull,
+                StoreBusy,
+                StoreIOError,
+                StoreReadOnly,
+                NotAStore,
+            ) as error:  # NotAStore: a file in the way
                 left.add(session)
                 self._report(str(error))
         if not left:
@@ -261,7 +270,36 @@ class Mirror:
         finally:
             lock.close()
 
+    def _repair(self, session: str) -> int:
+        """Compare a whole file with the log; make it anew where it differs, and return the lines written."""
+        lock = self._session_lock(session)
+        try:
+            with lock.held(_LOCK_SECONDS), os_errors(self.path(session)):
+                return 0 if self._is_right(session) else self._rebuild(session, self.path(session))
+        finally:
+            lock.close()
+
+    def _is_right(self, session: str) -> bool:
+        """Whether the file's lines are those of the log, as far as both go; a torn tail does no harm."""
+        try:
+            descriptor = os.open(self.path(session), os.O_RDONLY | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return True
+        with os.fdopen(descriptor, "rb") as file:
+            seq = 0
+            while True:
+                data, seq, count = self._lines(session, seq)
+                found = file.read(len(data))
+                if not count:
+                    return True  # what goes on behind the log is looked at by the next step
+                if found != data:
+                    return data.startswith(found[: found.rfind(b"\n") + 1]) and len(found) < len(data)
+
     def _session_lock(self, session: str) -> FileLock:
+        try:
+            check_session_id(session)  # a database that somebody else made may name any path
+        except InvalidEvent as refused:
+            raise StoreIOError(self.root, f"no file is written: {refused.rule}") from None
         directory = self.root / session
         try:
             lock = FileLock(directory, directory=True)

@@ -131,7 +131,7 @@ def _apply(connection: Connection) -> None:
             raise NotAStore(connection.filename, "a migration left dangling references")
         connection.pragma("user_version", len(known()))
         connection.execute(COMMIT)
-    except BaseException:
+    except BaseException:  # whatever it was, half a migration is rolled back, and it goes on to the caller
         if connection.in_transaction:
             connection.execute(ROLLBACK)
         raise

@@ -223,8 +223,12 @@ class Session(Verbs[Event]):
         appended for `timeout` seconds; without one it goes on for ever. Nothing in the database stays
         open while the caller's code runs.
         """
-        pages = self.follow_pages(self._log.waiter(), self.head if after is None else after, timeout, filters)
-        return (event for page in pages for event in page)
+        return self._followed(self.head if after is None else after, timeout, filters)
+
+    def _followed(self, after: int, timeout: float | None, filters: Filters) -> Iterator[Event]:
+        # The waiter is made when the first event is asked for: its first answer is "look", so none is missed.
+        for page in self.follow_pages(self._log.waiter(), after, timeout, filters):
+            yield from page
 
     def follow_pages(
         self, waiter: Waiter, after: int, timeout: float | None, filters: Filters

@@ -36,22 +36,53 @@ from convlog_sqlite.database import Connection, fetch, value
 from convlog_sqlite.errors import StoreCorrupt
 from convlog_sqlite.events import Erased, Live, Locked, Lost, Payload
 from convlog_sqlite.findings import Finding
-from convlog_sqlite.instants import id_text
+from convlog_sqlite.instants import id_bytes, id_text, to_microseconds
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.store import blobs
 from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.reading import correlation_digest
 from convlog_sqlite.tombstones import Graves
-from convlog_sqlite.vocabulary import DEFAULT_SENSITIVITY, SENSITIVITIES, TYPE_NAMES
+from convlog_sqlite.vocabulary import DEFAULT_SENSITIVITY, LINKS, SENSITIVITIES, TYPE_NAMES
 
 QUICK_CHECK: Final = "PRAGMA quick_check"
 WALK: Final = """
 SELECT v.pos, v.session, v.seq, v.id, v.bytes, v.commitment, v.leaf, v.chain, v.store_chain, p.slot, p.sealed,
        e.pos, e.type, e.agent, e.role, e.task, e.thread, e.tool, e.kind, e.performative, e.state_key,
-       e.sensitivity, e.correlation, e.answers
+       e.sensitivity, e.correlation, e.answers, e.parent, e.ts, e.at
 FROM envelope AS v LEFT JOIN event AS e ON e.session = v.session AND e.seq = v.seq
 LEFT JOIN payload AS p ON p.pos = v.pos WHERE v.pos > ? ORDER BY v.pos LIMIT 500"""
-SELECT_SESSION_ROWS: Final = "SELECT id, name, base FROM session WHERE id > ?"
+# "Payload tables can be dropped and the envelopes still verify."
+WALK_BARE: Final = """
+SELECT v.pos, v.session, v.seq, v.id, v.bytes, v.commitment, v.leaf, v.chain, v.store_chain, NULL, NULL,
+       e.pos, e.type, e.agent, e.role, e.task, e.thread, e.tool, e.kind, e.performative, e.state_key,
+       e.sensitivity, e.correlation, e.answers, e.parent, e.ts, e.at
+FROM envelope AS v LEFT JOIN event AS e ON e.session = v.session AND e.seq = v.seq
+WHERE v.pos > ? ORDER BY v.pos LIMIT 500"""
+TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table'"
+SELECT_SESSION_ROWS: Final = """
+SELECT s.id, s.name, s.base, n.text, s.tenant FROM session AS s LEFT JOIN name AS n ON n.id = s.tenant WHERE s.id > ?"""
+WRONG_ANSWER: Final = """
+SELECT r.session, r.seq FROM event AS r CROSS JOIN event AS c ON c.session = r.session AND c.seq = r.answers
+CROSS JOIN envelope AS v ON v.pos = r.pos CROSS JOIN envelope AS w ON w.pos = c.pos
+WHERE r.answers IS NOT NULL AND json_valid(CAST(v.bytes AS TEXT))
+AND upper(replace(json_extract(CAST(v.bytes AS TEXT), '$.call_id'), '-', '')) IS NOT hex(w.id)"""
+WRONG_PARENT: Final = """
+SELECT e.session, e.seq FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
+LEFT JOIN envelope AS w ON w.pos = e.parent
+WHERE e.parent IS NOT NULL AND json_valid(CAST(v.bytes AS TEXT))
+AND upper(replace(json_extract(CAST(v.bytes AS TEXT), '$.parent_id'), '-', '')) IS NOT hex(w.id)"""
+WRONGLY_LINKED: Final = """
+SELECT v.session, v.seq FROM link AS l CROSS JOIN envelope AS v ON v.pos = l.pos
+LEFT JOIN envelope AS w ON w.pos = l.target
+WHERE json_valid(CAST(v.bytes AS TEXT)) AND (w.id IS NULL OR hex(w.id) NOT IN (
+    SELECT upper(replace(value, '-', '')) FROM json_each(CAST(v.bytes AS TEXT), CASE l.type
+        WHEN 1 THEN '$.links.authorized_by' WHEN 2 THEN '$.links.evidence'
+        WHEN 3 THEN '$.links.supersedes' ELSE '$.links.derived_from' END)))"""
+IS_LINKED: Final = """
+SELECT 1 FROM link WHERE pos = ? AND type = ? AND target = (SELECT pos FROM envelope WHERE id = ?)"""
+NO_SLOT: Final = """
+SELECT v.session, v.seq FROM payload AS p CROSS JOIN envelope AS v ON v.pos = p.pos
+LEFT JOIN slot AS s ON s.number = p.slot WHERE s.pos IS NOT p.pos OR s.part IS NOT 0"""
 SELECT_NAMES: Final = "SELECT id, text FROM name WHERE id > ? ORDER BY id"
 SELECT_BLOB_EVENTS: Final = "SELECT DISTINCT pos FROM blob WHERE pos BETWEEN ? AND ?"
 SELECT_STORE_CHAIN: Final = "SELECT store_chain FROM envelope WHERE pos = ?"
@@ -117,6 +148,9 @@ class _Row(NamedTuple):
     sensitivity: int
     correlation: int | None
     answers: int | None
+    parent: int | None
+    ts: int
+    at: int
 
 
 @dataclass(slots=True)
@@ -126,6 +160,8 @@ class _Walk:
     reader: Reader
     wanted: frozenset[str]
     sessions: dict[int, tuple[str, int]] = field(default_factory=dict)
+    tenants: dict[int, str | None] = field(default_factory=dict)
+    tables: frozenset[str] = frozenset()
     names: dict[int | None, str] = field(default_factory=dict)
     heads: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     pos: int = 0
@@ -146,6 +182,8 @@ def verify(
     walk = _Walk(reader, frozenset(sessions), store_chain=canonical.origin(reader.store_id))
     try:
         yield from _database(reader)
+        with reader.database.read() as connection:
+            walk.tables = frozenset(name for (name,) in fetch(connection, TABLES))
         for rows in _pages(walk):
             yield from _check_rows(walk, rows)
         yield from _pairing(walk)
@@ -172,7 +210,7 @@ def _database(reader: Reader) -> Iterator[Finding]:
 def _pages(walk: _Walk) -> Iterator[list[_Row]]:
     while True:
         with walk.reader.database.read() as connection:
-            found = fetch(connection, WALK, (walk.pos,))
+            found = fetch(connection, WALK if "payload" in walk.tables else WALK_BARE, (walk.pos,))
             if not found:
                 return
             _learn(walk, connection)
@@ -181,8 +219,11 @@ def _pages(walk: _Walk) -> Iterator[list[_Row]]:
 
 def _learn(walk: _Walk, connection: Connection) -> None:
     """Sessions and names only ever grow: read those that are new."""
-    for number, name, base in fetch(connection, SELECT_SESSION_ROWS, (max(walk.sessions, default=0),)):
+    for number, name, base, tenant, stands in fetch(
+        connection, SELECT_SESSION_ROWS, (max(walk.sessions, default=0),)
+    ):
         walk.sessions[number] = name, base
+        walk.tenants[number] = "" if tenant is None and stands is not None else tenant  # "": names nobody
     walk.names.update(fetch(connection, SELECT_NAMES, (next(reversed(walk.names), 0),)))
 
 
@@ -192,7 +233,10 @@ def _check_rows(walk: _Walk, rows: list[_Row]) -> Iterator[Finding]:
     keys = iter(keystore.read([row.slot for row in rows if row.slot is not None]))
     said = [_parsed(row.envelope) for row in rows]
     with reader.database.read() as connection:
-        with_blobs = {pos for (pos,) in fetch(connection, SELECT_BLOB_EVENTS, (rows[0].pos, rows[-1].pos))}
+        with_blobs = set()
+        if {"blob", "chunk"} <= walk.tables:
+            found_blobs = fetch(connection, SELECT_BLOB_EVENTS, (rows[0].pos, rows[-1].pos))
+            with_blobs = {pos for (pos,) in found_blobs}
         graves = Graves.of_page(connection, rows[0].pos, rows[-1].pos)
         indexed = [_is_indexed(walk, connection, row, one) for row, one in zip(rows, said, strict=True)]
     for row, is_indexed in zip(rows, indexed, strict=True):
@@ -254,13 +298,22 @@ def _is_indexed(walk: _Walk, connection: Connection, row: _Row, said: dict[str, 
     if said is None or row.index_pos != row.pos:
         return False
     try:
-        return _says_the_same(walk, row, said) and all(
-            value(connection, IS_POSTED, (row.session, facet, name, row.seq)) is not None
-            for key, facet in _ADDRESSED.items()
-            if key in said
-            for name in said[key]
+        return (
+            _says_the_same(walk, row, said)
+            and all(
+                value(connection, IS_POSTED, (row.session, facet, name, row.seq)) is not None
+                for key, facet in _ADDRESSED.items()
+                if key in said
+                for name in said[key]
+            )
+            and all(
+                value(connection, IS_LINKED, (row.pos, number, id_bytes(target))) is not None
+                for number, key in enumerate(LINKS, 1)
+                if "links" in said
+                for target in said["links"].get(key, ())
+            )
         )
-    except (TypeError, AttributeError):  # so may its members
+    except (TypeError, AttributeError, ValueError, OverflowError):  # so may its members
         return False
 
 
@@ -275,6 +328,10 @@ def _says_the_same(walk: _Walk, row: _Row, said: dict[str, Any]) -> bool:
         and SENSITIVITIES.get(get("sensitivity", DEFAULT_SENSITIVITY)) == row.sensitivity
         and (None if correlation is None else correlation_digest(correlation)) == row.correlation
         and ("call_id" in said) == (row.answers is not None)
+        and ("parent_id" in said) == (row.parent is not None)
+        and get("tenant") == walk.tenants.get(row.session)
+        and to_microseconds(said["ts"]) == row.ts
+        and (to_microseconds(said["source"]["at"]) if "at" in get("source", ()) else row.ts) == row.at
         and tuple(map(get, _INDEXED)) == tuple(map(walk.names.get, row.names))
     )
 
@@ -327,12 +384,18 @@ def _pairing(walk: _Walk) -> Iterator[Finding]:
         (TWICE_ANSWERED, "pairing", "the call has two results"),
         (WRONGLY_OPEN, "pairing", "listed as open, but no unanswered call"),
         (MISSING_OPEN, "pairing", "the call has no result and is not listed as open"),
+        (WRONG_ANSWER, "pairing", "the index says that it answers another call"),
+        (WRONG_PARENT, "index", "the index names another parent"),
+        (WRONGLY_LINKED, "index", "linked to an event that it does not name"),
+        (NO_SLOT, "index", "its key slot is not written down as its own"),
         (UNINDEXED, "index", "the index names an event that is not there"),
         (NOT_POSTED, "index", "the event is not found by its agent, task or thread"),
         (WRONGLY_POSTED, "index", "found by an agent, task or thread that it does not have"),
         (WRONGLY_ADDRESSED, "index", "found by a recipient or subject that it does not have"),
     )
     for sql, rule, detail in checks:
+        if sql is NO_SLOT and "payload" not in walk.tables:
+            continue
         with walk.reader.database.read() as connection:
             rows = fetch(connection, sql)
         for number, seq in rows:
@@ -416,7 +479,10 @@ def _compare(reader: Reader, mirror: Mirror, session: str) -> Iterator[Finding]:
                     pairs = zip(block, found.splitlines(keepends=True), strict=False)
                     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
                     yield Finding(
-                        "mirror-differs", "the file is not what the log says", session, seq + same + 1
+                        "mirror-differs",
+                        "the file is not what the log says: `convlog export --mirror` makes it anew",
+                        session,
+                        seq + same + 1,
                     )
                 return
             seq += len(block)

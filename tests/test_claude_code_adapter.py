@@ -630,12 +630,27 @@ class TestDiscovery:
         assert session_id(hostile) != session_id(hostile + "?")
 
     def test_the_default_is_the_harness_s_own_directory(self, tmp_path):
-        """Without paths the configured directory is searched, else the one in home; there may be none."""
+        """Without paths the configured directory is searched, else the one in home; that there is none is said."""
         write(tmp_path / ".claude" / "projects" / "p" / f"{SESSION}.jsonl", [user(1, "a")])
         assert len(find(home=tmp_path, environment={})) == 1
         configured = {"CLAUDE_CONFIG_DIR": str(tmp_path / ".claude")}
         assert len(find(home=tmp_path / "x", environment=configured)) == 1
-        assert find(home=tmp_path / "x", environment={}) == []
+        with pytest.raises(ImportFailed):
+            find(home=tmp_path / "x", environment={})
+
+    def test_folders_are_searched_at_any_depth(self, tmp_path):
+        """A transcript in a folder of a folder is found; a directory without one is an error, not nothing."""
+        write(tmp_path / "a" / "b" / "c" / f"{SESSION}.jsonl", [user(1, "a")])
+        assert len(find([tmp_path])) == 1
+        (tmp_path / "empty").mkdir()
+        with pytest.raises(ImportFailed):
+            find([tmp_path / "empty"])
+
+    def test_a_pipe_is_refused(self, tmp_path):
+        """What can be read only once is refused: a transcript is looked at before it is read."""
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(ImportFailed):
+            find([tmp_path / "pipe"])
 
     def test_since_takes_what_was_modified_later(self, tmp_path):
         """A session counts as modified when any of its files was."""

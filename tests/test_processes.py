@@ -384,11 +384,15 @@ class TestPlaces:
         """Reading either works or says StoreReadOnly, writing says StoreReadOnly; never is it called no store."""
         program = """
             import os, sys
-            from convlog_sqlite import ConversationLog
+            from convlog_sqlite import ConversationLog, schema
             if os.getuid() == 0:  # nothing is forbidden to root
                 os.setgroups([])
                 os.setgid(65534)
                 os.setuid(65534)
+                try:
+                    schema.known()
+                except OSError:
+                    sys.exit("out of reach")
             for read_only in (False, True):
                 try:
                     with ConversationLog.open(sys.argv[1], read_only=read_only) as log:
@@ -413,8 +417,12 @@ class TestPlaces:
             for file in store.rglob("*"):
                 file.chmod(0o555 if file.is_dir() else 0o444)
             store.chmod(0o555)
-            said = start(program, store).communicate()[0].split()
+            reader = start(program, store, stderr=subprocess.PIPE)
+            said, complaint = reader.communicate()
             store.chmod(0o700)
+        if complaint == "out of reach\n":
+            pytest.skip("the checkout is in a place that only root may enter")
+        said = said.split()
         assert said[0] == "StoreReadOnly"
         assert said[1] in ("x", "StoreReadOnly")
 

@@ -38,6 +38,10 @@ WHOLE = {
     ("verify", "WRONGLY_ADDRESSED"),
     ("tombstones", "SELECT_BLOB_SLOTS"),
     ("store.erasing", "SELECT_BURIED"),
+    ("verify", "WRONG_ANSWER"),
+    ("verify", "WRONG_PARENT"),
+    ("verify", "WRONGLY_LINKED"),
+    ("verify", "NO_SLOT"),
 }
 
 

@@ -172,7 +172,7 @@ class TestOpening:
             )
             assert list(log.verify()) == []
         left = {path.name for path in store_path.iterdir()} - {"log.db-wal", "log.db-shm"}
-        assert left == {"log.db", "log.keys", "log.lock", "log.open", "sessions"}
+        assert left == {".gitignore", "log.db", "log.keys", "log.lock", "log.open", "sessions"}
 
     def test_eight_processes_upgrade_one_store(self, store_path, next_migrations):
         """Each opens it, one applies what is pending, nothing is applied twice."""

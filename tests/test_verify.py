@@ -165,15 +165,15 @@ PLANTED = {
             "UPDATE payload SET (slot, sealed) = (SELECT slot, sealed FROM aside WHERE aside.pos = {2} + {3} - payload.pos) WHERE pos IN ({2}, {3})",
             "DROP TABLE aside",
         ],
-        {"payload-corrupt", "mirror-differs"},
+        {"payload-corrupt", "mirror-differs", "index"},
     ),
     "a slot that never was": (
         ["UPDATE payload SET slot = 4611686018427387904 WHERE pos = {2}"],
-        {"key-lost", "mirror-differs"},
+        {"key-lost", "mirror-differs", "index"},
     ),
     "a negative slot": (
         ["UPDATE payload SET slot = -4611686018427387904 WHERE pos = {2}"],
-        {"key-lost", "mirror-differs"},
+        {"key-lost", "mirror-differs", "index"},
     ),
     "a blob damaged": (
         ["UPDATE chunk SET sealed = zeroblob(length(sealed)) WHERE id = (SELECT min(id) FROM chunk)"],

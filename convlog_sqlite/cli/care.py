@@ -8,11 +8,20 @@ from typing import Annotated
 
 import typer
 
-from convlog_sqlite import Anchor, Finding, InvalidEvent, parse_json
+from convlog_sqlite import Anchor, Finding, InvalidEvent, StoreReadOnly, parse_json
 from convlog_sqlite.cli import render
 from convlog_sqlite.cli.exchange import Sessions
 from convlog_sqlite.cli.failing import FAULTS, complain
-from convlog_sqlite.cli.options import JsonOption, StoreOption, existing, put_json, reading, say, usage_error
+from convlog_sqlite.cli.options import (
+    JsonOption,
+    StoreOption,
+    existing,
+    put_json,
+    reading,
+    say,
+    usage_error,
+    writing,
+)
 
 _FAULT = "fault"
 
@@ -20,8 +29,13 @@ _FAULT = "fault"
 def status(context: typer.Context, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Say where the store is, how large it is, how it is protected and who has it open."""
     on = render.screen(context, as_json=as_json)
-    with reading(context, store) as log:
-        found = log.status()
+    try:
+        # Which frames of the WAL a reader holds shows only to a handle that may move them.
+        with writing(context, store, create=False) as log:
+            found = log.status()
+    except StoreReadOnly:
+        with reading(context, store) as log:
+            found = log.status()
     if on is None:
         put_json(found)
     else:

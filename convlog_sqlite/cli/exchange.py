@@ -14,7 +14,7 @@ import typer
 
 from convlog_sqlite import HARNESSES, ConversationLog, ImportReport, Mirror, NotAStore, import_transcripts
 from convlog_sqlite.cli import render
-from convlog_sqlite.cli.failing import REFUSED, fail
+from convlog_sqlite.cli.failing import FAULTS, REFUSED, fail
 from convlog_sqlite.cli.options import (
     JsonOption,
     StoreOption,
@@ -187,6 +187,8 @@ def import_(
     else:
         for line in _summary(report, on):
             say(line)
+    if report.counts["bad_lines"] and not report.counts["events"]:
+        fail(FAULTS, "nothing could be imported: no line is a record of a transcript")
 
 
 _SPAN = re.compile(r"([0-9]{1,6})([mhdw])", re.ASCII)

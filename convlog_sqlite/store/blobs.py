@@ -101,7 +101,9 @@ def rows_of(connection: Connection, pos: int) -> list[BlobRow]:
 
 def sealed_chunks(connection: Connection, row: BlobRow) -> list[bytes | None]:
     """The sealed chunks of a blob; None stands for one that is missing."""
-    found = []
+    found: list[bytes | None] = []
+    if row.chunks > MAX_CHUNKS or row.slot >= 1 << 47:
+        return [None]  # no append writes such a row
     for number in range(row.chunks):
         chunk = fetch(connection, SELECT_CHUNK, (row.slot * MAX_CHUNKS + number,))
         found.append(chunk[0][0] if chunk else None)

@@ -7,6 +7,7 @@ that one that is refused takes no seq and harms no other.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,7 @@ RELEASE: Final = "RELEASE append"
 _MOST_DRAFTS: Final = 1000  # in one transaction, unless a single append has more
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
     """One append that waits for its commit."""
 
@@ -75,9 +76,16 @@ class Writer:
     def settle(self, requests: Sequence[Request]) -> None:
         """Commit requests, with whatever else waits. Returns when each has its outcome."""
         self._waiting.extend(requests)
-        with self._leading:
-            while not all(request.settled for request in requests):
-                self._commit(self._together())
+        try:
+            with self._leading:
+                while not all(request.settled for request in requests):
+                    self._commit(self._together())
+        except BaseException:
+            # Interrupted before its turn: what still waits must not be written by a later append.
+            for request in requests:
+                with contextlib.suppress(ValueError):
+                    self._waiting.remove(request)
+            raise
 
     def request(self, session: str, tenant: str | None, prepared: Sequence[Prepared]) -> Request:
         """An append ready to be committed: its keys are durable."""
@@ -96,20 +104,30 @@ class Writer:
 
     def _commit(self, requests: Sequence[Request]) -> None:
         """Commit requests in one transaction, and settle each: recorded, or with the error that is its own."""
+        committed = False
         try:
             with self.database.write() as connection:
                 self._context.heads.refresh(connection)
                 record = self._record if len(requests) == 1 else self._record_apart
                 for request in requests:
                     record(connection, request)
+            committed = True
+            self._settle(requests)
         except ConvlogError as error:
             self._fail(requests, error)
         except BaseException as error:
-            # An interrupt may have come just before or just after the commit: nobody knows, and so it is said.
-            self._fail(requests, StoreIOError(self.database.path, "interrupted while it was committed"))
+            # The interrupt is this thread's. To those who wait with it, it says what became of their appends.
+            committed = committed or getattr(error, "committed", False)
             raise error from None
-        else:
-            self._settle(requests)
+        finally:
+            # Nobody waits for ever for a leader that was interrupted.
+            if not all(request.settled for request in requests):
+                if committed:
+                    self._settle(requests)
+                else:
+                    self._fail(
+                        requests, StoreIOError(self.database.path, "interrupted before it was committed")
+                    )
 
     def _record_apart(self, connection: Connection, request: Request) -> None:
         connection.execute(SAVEPOINT)

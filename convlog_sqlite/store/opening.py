@@ -82,10 +82,13 @@ def exists(directory: Path) -> bool:
 def create(directory: Path, *, mirror: bool, keys: Path | None, clock: Clock) -> bool:
     """Make a store, unless there is one. True when this call made it.
 
-    Raises KeystoreUnusable when a keystore with keys is there and no database: that is a damaged store.
+    Keystore and database are built aside and get their names one after the other, the database last: it
+    is what makes a store. Raises KeystoreUnusable when a keystore is there and no database, for that is a
+    damaged store or another's keystore; NotAStore when the directory holds something else.
     """
     check_platform()
     check_sqlite()
+    _check_place(directory)
     make_private_directory(directory)
     check_filesystem(directory)
     gate = WriterGate(directory / GATE)
@@ -93,57 +96,97 @@ def create(directory: Path, *, mirror: bool, keys: Path | None, clock: Clock) ->
         with gate.held(BUSY_SECONDS), os_errors(directory):
             if exists(directory):
                 return False
-            for left_behind in directory.glob(_ASIDE + "*"):
-                left_behind.unlink()
-            keystore_path = _place_keystore(directory, keys)
+            keystore_path = keys.absolute() if keys else directory / KEYSTORE
+            if keystore_path.exists() and _finish(directory, keystore_path):
+                return True
+            keystore_asides = keystore_path.parent.glob(f"{keystore_path.name}.new-*")
+            # A WAL of a database that is gone: SQLite would replay it into the new one.
+            stale = [directory / (DATABASE + suffix) for suffix in ("-wal", "-shm", "-journal")]
+            for left_behind in (*directory.glob(_ASIDE + "*"), *keystore_asides, *stale):
+                left_behind.unlink(missing_ok=True)
             return _build(directory, keystore_path, mirror=mirror, clock=clock)
     finally:
         gate.close()
 
 
-def _place_keystore(directory: Path, keys: Path | None) -> Path:
-    pointer = directory / KEYSTORE_POINTER
-    with os_errors(directory):
-        if keys is None:
-            pointer.unlink(missing_ok=True)  # left by a crash: no store is here yet
-            return directory / KEYSTORE
-        keys = keys.absolute()
-        keys.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
-        descriptor = os.open(pointer, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, PRIVATE_FILE)
-        try:
-            write_all(descriptor, f"{keys}\n".encode())
-            sync(descriptor)
-        finally:
-            os.close(descriptor)
-    return keys
+def _check_place(directory: Path) -> None:
+    """Refuse to scatter a store's files among others."""
+    try:
+        found = {entry.name for entry in directory.iterdir()}
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return  # what is wrong with it shows when it is made
+    if found and not any(name.startswith("log.") for name in found):
+        hint = f"; the store in it is {directory / '.convlog'}" if ".convlog" in found else ""
+        raise NotAStore(directory, f"neither empty nor a convlog store{hint}")
+
+
+def _finish(directory: Path, keystore_path: Path) -> bool:
+    """Finish what a crash left between the two names. Raises KeystoreUnusable when it was no crash."""
+    aside = next(iter(sorted(directory.glob(_ASIDE + "*.built"))), None)
+    if aside is None:
+        raise KeystoreUnusable(
+            keystore_path, "a keystore is here, but no log.db that it belongs to; restore the database"
+        )
+    database = Database(str(aside), durability="full", read_only=True, gate=None)
+    try:
+        with database.read() as connection:
+            identity = schema.store_id(connection, str(aside))
+    finally:
+        database.close()
+        for suffix in (
+            "-wal",
+            "-shm",
+        ):  # of a reader; everything was moved into the database when it was built
+            Path(f"{aside}{suffix}").unlink(missing_ok=True)
+    Keystore.open(keystore_path, identity, writable=False).close()
+    return schema.link_into_place(aside, directory / DATABASE)
 
 
 def _build(directory: Path, keystore_path: Path, *, mirror: bool, clock: Clock) -> bool:
-    if keystore_path.exists():
-        # A crash after the keystore and before the database leaves one that was never used.
-        keystore = Keystore(keystores.DiskFile(keystore_path, writable=True), str(keystore_path), None)
-        if keystore.slots > 2 * _KEYS_OF_BUILDING:
-            keystore.close()
-            raise KeystoreUnusable(
-                keystore_path, "a keystore with keys is here, but no log.db; restore the database"
-            )
-    else:
-        identity = uuid.uuid4().bytes
-        keystores.create(keystore_path, identity)
-        keystore = Keystore.open(keystore_path, identity)
+    identity = uuid.uuid4().bytes
+    _point_to(directory, keystore_path)
     aside = directory / f"{_ASIDE}{os.getpid()}"
+    keystore_aside = keystore_path.with_name(f"{keystore_path.name}.new-{os.getpid()}")
+    keystore_aside.unlink(missing_ok=True)
+    keystores.create(keystore_aside, identity)
+    keystore = Keystore.open(keystore_aside, identity)
     try:
-        schema.build(aside, keystore.header.store_id)
+        schema.build(aside, identity)
         _write_settings(aside, keystore, mirror=mirror, clock=clock)
+        _keep_out_of_git(directory)
     finally:
         keystore.close()
-    made = schema.link_into_place(aside, directory / DATABASE)
-    with os_errors(directory):
-        sync_directory(directory)
+    built = aside.rename(aside.with_name(aside.name + ".built"))
+    if not schema.link_into_place(keystore_aside, keystore_path):
+        built.unlink()
+        raise KeystoreUnusable(keystore_path, "a keystore is here already; it is never overwritten")
+    made = schema.link_into_place(built, directory / DATABASE)
+    sync_directory(directory)
     return made
 
 
-_KEYS_OF_BUILDING: Final = 16
+def _point_to(directory: Path, keystore_path: Path) -> None:
+    """Note where the keystore is, when it is elsewhere."""
+    pointer = directory / KEYSTORE_POINTER
+    if keystore_path == directory / KEYSTORE:
+        pointer.unlink(missing_ok=True)  # left by a crash: no store is here yet
+        return
+    keystore_path.parent.mkdir(parents=True, exist_ok=True, mode=PRIVATE_DIRECTORY)
+    _write_private(pointer, f"{keystore_path}\n")
+
+
+def _keep_out_of_git(directory: Path) -> None:
+    """Keys and plaintext are not to be committed by `git add -A`."""
+    _write_private(directory / ".gitignore", "*\n")
+
+
+def _write_private(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, PRIVATE_FILE)
+    try:
+        write_all(descriptor, text.encode())
+        sync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _write_settings(aside: Path, keystore: Keystore, *, mirror: bool, clock: Clock) -> None:
@@ -214,7 +257,10 @@ def _keystore_path(directory: Path) -> Path:
     pointer = directory / KEYSTORE_POINTER
     if pointer.exists():
         with os_errors(pointer):
-            return Path(pointer.read_text(encoding="utf-8").strip())
+            said = pointer.read_bytes().strip()
+        if not said or b"\0" in said:
+            raise KeystoreUnusable(pointer, "it names no file")
+        return Path(os.fsdecode(said))
     return directory / KEYSTORE
 
 

@@ -103,6 +103,10 @@ def prepare(draft: Draft, pepper: bytes, event_id: bytes | None = None) -> Prepa
     _complete(envelope, draft.type, pepper)
     whole = (*found, *attachments)
     described = describe(envelope)
+    if (
+        size + len(described.rest) > MAX_EVENT
+    ):  # lists of names, purposes and links have no bound of their own
+        raise EventTooLarge(size + len(described.rest), MAX_EVENT)
     return Prepared(TYPES[draft.type], envelope, described, payload, whole, draft.idempotency_key, event_id)
 
 

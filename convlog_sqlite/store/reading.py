@@ -100,7 +100,9 @@ SELECT v.seq, v.id, v.bytes, p.slot, p.sealed, s.name
 FROM envelope AS v JOIN session AS s ON s.id = v.session LEFT JOIN payload AS p ON p.pos = v.pos
 WHERE v.id BETWEEN ?1 AND ?2 LIMIT 2"""
 SELECT_HEAD: Final = "SELECT max(seq) FROM event WHERE session = ?"
-SELECT_EXTENT: Final = "SELECT ts FROM event WHERE session = ?1 AND seq = ?2"
+# The opening of a session is as young as its import: the event behind it counts too.
+SELECT_FIRST: Final = "SELECT min(at) FROM event WHERE session = ?1 AND seq BETWEEN ?2 + 1 AND ?2 + 2"
+SELECT_LAST: Final = "SELECT at FROM event WHERE session = ?1 AND seq = ?2"
 SELECT_OPEN: Final = "SELECT seq FROM open_call WHERE session = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3"
 COUNT_OPEN: Final = "SELECT count(*) FROM open_call WHERE session = ?"
 SELECT_ANSWERED: Final = "SELECT answers FROM event WHERE session = ?1 AND seq = ?2"

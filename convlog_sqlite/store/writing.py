@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from convlog_sqlite import canonical, sealing, strictjson
 from convlog_sqlite.database import DATA_VERSION, Connection, fetch, value
-from convlog_sqlite.errors import IdempotencyConflict, PairingError, UnknownReference
+from convlog_sqlite.errors import IdempotencyConflict, PairingError, StoreCorrupt, UnknownReference
 from convlog_sqlite.events import Event, Live
 from convlog_sqlite.instants import Clock, from_microseconds, id_bytes, id_text, new_event_id
 from convlog_sqlite.keystore import Keystore
@@ -340,7 +340,10 @@ class Batch:
     def _repeated(self, prepared: Prepared, pos: int) -> Event:
         """The event at `pos`, whose idempotency key `prepared` has. Raises IdempotencyConflict."""
         self.flush()
-        row = fetch(self._connection, SELECT_AT, (pos,))[0]
+        rows = fetch(self._connection, SELECT_AT, (pos,))
+        if not rows:
+            raise StoreCorrupt("idempotency", f"it names position {pos}, where nothing stands")
+        row = rows[0]
         payload, salt = self._context.opener.payload_and_salt(self._session.name, row[:5])
         first = Event(row[2], payload)
         same = _says_the_same(prepared, first.envelope)

@@ -7,7 +7,10 @@
     figures     samples, and what is made of them
     comparing   rounds over all contenders in turn
     alone       what only convlog does: filters, verify, the mirror's lag, starting up
+    together    several threads, tasks and processes beside one
+    peers       other packages, for --peers: what they are called and how they are used
     exporter    the other process of the mirror's lag
+    appender    one of the processes that append at once
     machine     where it was measured
     report      the table and the file
     command     the options

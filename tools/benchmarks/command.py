@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import alone, comparing, machine, report
+from benchmarks import alone, comparing, machine, report, together
 from benchmarks.comparing import Amounts, Stage
 from benchmarks.contender import Contender
 from benchmarks.convlog import Convlog, Mirrored
@@ -30,14 +30,35 @@ MEASURES: Final[Sequence[Callable[[Stage, Amounts, Recorder], None]]] = (
     alone.measure_verify,
     comparing.measure_append,
     comparing.measure_append_many,
+    together.measure_threads,
+    together.measure_tasks,
+    together.measure_processes,
     alone.measure_lag,
     alone.measure_start,
 )
 FULL: Final = Amounts(
-    rounds=21, appends=80, batches=12, tails=100, exports=5, lags=400, starts=15, idle_seconds=5.0
+    rounds=21,
+    appends=80,
+    batches=12,
+    tails=100,
+    exports=5,
+    lags=400,
+    starts=15,
+    idle_seconds=5.0,
+    together_rounds=11,
+    together=1600,
 )
 QUICK: Final = Amounts(
-    rounds=7, appends=60, batches=6, tails=60, exports=3, lags=150, starts=5, idle_seconds=2.0
+    rounds=7,
+    appends=60,
+    batches=6,
+    tails=60,
+    exports=3,
+    lags=150,
+    starts=5,
+    idle_seconds=2.0,
+    together_rounds=5,
+    together=800,
 )
 QUICK_EVENTS: Final = 20_000
 FULL_EVENTS: Final = 100_000
@@ -49,12 +70,16 @@ PAYLOAD_BYTES: Final = 1024
 def _options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tools/bench",
+        allow_abbrev=False,  # tools/bench itself looks for --peers
         description="Measure convlog beside a bare SQLite; a Markdown table goes to stdout.",
     )
     parser.add_argument(
         "--events", type=int, help="events in the large stores (100,000; 20,000 with --quick)"
     )
-    parser.add_argument("--quick", action="store_true", help="fewer of everything: about half a minute")
+    parser.add_argument("--quick", action="store_true", help="fewer of everything: under a minute")
+    parser.add_argument(
+        "--peers", action="store_true", help="beside other packages, in an environment of their own"
+    )
     parser.add_argument(
         "--durability", choices=("full", "normal"), default="full", help="full syncs each commit"
     )
@@ -82,11 +107,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "durability": options.durability,
     }
     recorder = Recorder(_progress(time.monotonic()))
+    contenders, packages = list(CONTENDERS), list[str]()
+    if options.peers:
+        from benchmarks import peers  # noqa: PLC0415 its packages are not in the ordinary environment
+
+        contenders += peers.contenders()
+        packages += peers.PACKAGES
+        recorder.notes += peers.NOTES
     with tempfile.TemporaryDirectory(prefix="convlog-bench-", dir=options.directory) as made:
-        facts = machine.facts(Path(made), options.durability)
+        facts = machine.facts(Path(made), options.durability, packages)
         workload = Workload(options.seed, PAYLOAD_BYTES)
         with comparing.staged(
-            CONTENDERS, Path(made), options.durability, workload, events, recorder.say
+            contenders, Path(made), options.durability, workload, events, recorder.say
         ) as stage:
             for measure in MEASURES:
                 measure(stage, amounts, recorder)

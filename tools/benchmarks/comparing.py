@@ -1,4 +1,4 @@
-"""Rounds over all contenders in turn: A B C, and again A B C.
+"""Rounds over all contenders in turn: A B C, then B C A, so that nobody always follows the same one.
 
 First what only reads, so that it meets the number of events that the table names; then what appends.
 """
@@ -6,14 +6,16 @@ First what only reads, so that it meets the number of events that the table name
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from benchmarks.contender import APPEND, APPEND_MANY, EXPORT, TAIL, Contender
+from benchmarks.convlog import Convlog
 from benchmarks.figures import Recorder, Series
 from benchmarks.workload import Workload
 
@@ -21,11 +23,12 @@ SMALL: Final = 1000
 BATCH: Final = 100
 TAIL_EVENTS: Final = 20
 _PAGE: Final = bytes(4096)
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """How much is measured. All but `rounds` and `exports` are for each round, or for the one there is."""
+    """How much is measured. All that are not rounds are for each round, or for the one there is."""
 
     rounds: int
     appends: int
@@ -35,6 +38,8 @@ class Amounts:
     lags: int
     starts: int
     idle_seconds: float
+    together_rounds: int
+    together: int  # events that one caller, or eight, append
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,7 @@ class Stage:
 
     workload: Workload
     directory: Path
+    durability: str
     events: int
     small: Sequence[Contender]
     large: Sequence[Contender]
@@ -69,7 +75,35 @@ def staged(
 
         small = [made(kind, SMALL) for kind in contenders if TAIL in kind.takes_part]
         large = [made(kind, events) for kind in contenders]
-        yield Stage(workload, directory, events, small, large)
+        os.sync()  # what filling left to be written would be written while somebody is timed
+        gc.collect()
+        gc.freeze()  # what others have imported is not searched again and again while somebody is timed
+        yield Stage(workload, directory, durability, events, small, large)
+
+
+def _turns(number: int, measured: Sequence[_Item]) -> Sequence[_Item]:
+    """The order of round `number`."""
+    first = number % len(measured)
+    return [*measured[first:], *measured[:first]]
+
+
+def _add(
+    recorder: Recorder,
+    title: str,
+    measured: Sequence[Contender],
+    series: Sequence[Series],
+    beside: Sequence[Series] = (),
+    *,
+    rated: bool = False,
+) -> None:
+    """One group for the floor and convlog; if there are peers, one more for convlog and them."""
+    pairs = list(zip(measured, series, strict=True))
+    own = [taken for contender, taken in pairs if not contender.peer]
+    recorder.add(title, [*own, *beside], own[0], rated=rated)
+    peers = [taken for contender, taken in pairs if contender.peer]
+    if peers:
+        convlog = next(taken for contender, taken in pairs if type(contender) is Convlog)
+        recorder.add(f"{title}: others", [convlog, *peers], convlog, rated=rated)
 
 
 def measure_tail(stage: Stage, amounts: Amounts, recorder: Recorder) -> None:
@@ -78,11 +112,16 @@ def measure_tail(stage: Stage, amounts: Amounts, recorder: Recorder) -> None:
     small, large = ([Series(found.name) for found in group] for group in readers)
     for number in range(amounts.rounds):
         recorder.say(f"tail({TAIL_EVENTS}), round {number + 1} of {amounts.rounds}")
-        for series, contender in zip([*small, *large], [*readers[0], *readers[1]], strict=True):
-            series.take([partial(_tail, contender)] * amounts.tails)
-    recorder.add(f"tail({TAIL_EVENTS}) at {SMALL:,} events", small, small[0])
-    recorder.add(f"tail({TAIL_EVENTS}) at {stage.events:,} events", large, large[0])
-    for few, many in zip(small, large, strict=True):
+        pairs = list(zip([*small, *large], [*readers[0], *readers[1]], strict=True))
+        for series, contender in _turns(number, pairs):
+            tail = _tail if contender.runner is None else _awaited_tail
+            calls = [partial(tail, contender)] * max(1, amounts.tails // contender.fewer_tails)
+            series.take(calls, contender.runner)
+    _add(recorder, f"tail({TAIL_EVENTS}) at {SMALL:,} events", readers[0], small)
+    _add(recorder, f"tail({TAIL_EVENTS}) at {stage.events:,} events", readers[1], large)
+    for contender, few, many in zip(readers[0], small, large, strict=True):
+        if contender.peer:
+            continue
         at = [
             Series(f"at {count:,}", rounds=series.rounds)
             for count, series in ((SMALL, few), (stage.events, many))
@@ -91,7 +130,15 @@ def measure_tail(stage: Stage, amounts: Amounts, recorder: Recorder) -> None:
 
 
 def _tail(contender: Contender) -> None:
-    if contender.tail(TAIL_EVENTS) != TAIL_EVENTS:
+    _check(contender, contender.tail(TAIL_EVENTS))
+
+
+async def _awaited_tail(contender: Any) -> None:
+    _check(contender, await contender.tail(TAIL_EVENTS))
+
+
+def _check(contender: Contender, found: int) -> None:
+    if found != TAIL_EVENTS:
         raise AssertionError(f"{contender.name}: a tail is not whole")
 
 
@@ -125,11 +172,11 @@ def measure_append(stage: Stage, amounts: Amounts, recorder: Recorder) -> None:
             recorder.say(f"append, round {number + 1} of {amounts.rounds}")
             messages = stage.workload.batch(ready, amounts.appends)
             ready += amounts.appends
-            for taken, contender in zip(series, measured, strict=True):
+            for taken, contender in _turns(number, list(zip(series, measured, strict=True))):
                 prepared = [contender.prepare([message]) for message in messages]
-                taken.take([partial(contender.append, one) for one in prepared])
+                taken.take([partial(contender.append, one) for one in prepared], contender.runner)
             disk.take([partial(_write_and_sync, descriptor)] * amounts.appends)
-    recorder.add("append, a commit each", [*series, disk], series[0], rated=True)
+    _add(recorder, "append, a commit each", measured, series, [disk], rated=True)
 
 
 @contextlib.contextmanager
@@ -157,7 +204,7 @@ def measure_append_many(stage: Stage, amounts: Amounts, recorder: Recorder) -> N
         recorder.say(f"append_many, round {number + 1} of {amounts.rounds}")
         starts = range(ready, ready + amounts.batches * BATCH, BATCH)
         ready = starts.stop
-        for taken, contender in zip(series, measured, strict=True):
+        for taken, contender in _turns(number, list(zip(series, measured, strict=True))):
             prepared: list[Any] = [contender.prepare(stage.workload.batch(start, BATCH)) for start in starts]
-            taken.take([partial(contender.append_many, batch) for batch in prepared])
-    recorder.add(f"append_many, {BATCH} to a commit, an event", series, series[0], rated=True)
+            taken.take([partial(contender.append_many, batch) for batch in prepared], contender.runner)
+    _add(recorder, f"append_many, {BATCH} to a commit, an event", measured, series, rated=True)

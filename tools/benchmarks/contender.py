@@ -6,6 +6,7 @@ was prepared is appended once, in the order in which it was prepared.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,10 @@ class Contender(ABC):
     name: ClassVar[str]
     # Another may leave out what it does not offer, or what says nothing new of it.
     takes_part: ClassVar[frozenset[str]] = frozenset({APPEND, APPEND_MANY, TAIL, EXPORT})
+    peer: ClassVar[bool] = False  # a peer is compared with convlog, everybody else with the floor
+    fewer_tails: ClassVar[int] = 1  # how many times fewer tails of it are enough
+    # Where `append`, `append_many` and `tail` are awaited, if they are to be awaited.
+    runner: asyncio.Runner | None = None
 
     @abstractmethod
     def __init__(self, directory: Path, durability: str, workload: Workload) -> None:

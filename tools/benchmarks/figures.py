@@ -7,6 +7,7 @@ else the machine did meanwhile met both.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import math
 import time
@@ -24,15 +25,11 @@ class Series:
     per: int = 1
     rounds: list[list[float]] = field(default_factory=list)
 
-    def take(self, calls: Sequence[Callable[[], Any]]) -> None:
-        """Time each call once: one round."""
+    def take(self, calls: Sequence[Callable[[], Any]], runner: asyncio.Runner | None = None) -> None:
+        """Time each call once: one round. With a runner they are awaited, in its loop, which runs all the while."""
         gc.collect()
-        clock, samples = time.perf_counter_ns, []
-        for call in calls:
-            started = clock()
-            call()
-            samples.append((clock() - started) / 1000 / self.per)
-        self.rounds.append(samples)
+        taken = _timed(calls) if runner is None else runner.run(_timed_awaiting(calls))
+        self.rounds.append([nanoseconds / 1000 / self.per for nanoseconds in taken])
 
     @property
     def samples(self) -> list[float]:
@@ -60,6 +57,24 @@ class Series:
     def medians(self) -> list[float]:
         """One for each round."""
         return [median(taken) for taken in self.rounds]
+
+
+def _timed(calls: Sequence[Callable[[], Any]]) -> list[int]:
+    clock, taken = time.perf_counter_ns, []
+    for call in calls:
+        started = clock()
+        call()
+        taken.append(clock() - started)
+    return taken
+
+
+async def _timed_awaiting(calls: Sequence[Callable[[], Any]]) -> list[int]:
+    clock, taken = time.perf_counter_ns, []
+    for call in calls:
+        started = clock()
+        await call()
+        taken.append(clock() - started)
+    return taken
 
 
 def ratios(series: Series, base: Series) -> list[float]:
@@ -93,6 +108,7 @@ class Recorder:
     def __init__(self, say: Callable[[str], None]) -> None:
         self.groups: list[Group] = []
         self.numbers: dict[str, float] = {}
+        self.notes: list[str] = []  # how to read them
         self.say = say
 
     def add(

@@ -5,6 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -17,8 +21,8 @@ from convlog_sqlite.filesystem import filesystem_kind
 _PACKAGES: Final = ("apsw", "cryptography", "orjson", "typer", "convlog-sqlite")
 
 
-def facts(directory: Path, durability: str) -> dict[str, Any]:
-    """The machine, the disk and the versions, as JSON values."""
+def facts(directory: Path, durability: str, peers: Sequence[str]) -> dict[str, Any]:
+    """The machine, the disk and the versions, as JSON values; those of `peers` too, if there are any."""
     return {
         "machine": platform.machine(),
         "processor": _processor(),
@@ -31,8 +35,17 @@ def facts(directory: Path, durability: str) -> dict[str, Any]:
             "python": platform.python_version(),
             "sqlite": apsw.sqlite_lib_version(),
             **{name: _version(name) for name in _PACKAGES},
+            **(_peers(peers) if peers else {}),
         },
     }
+
+
+def _peers(names: Sequence[str]) -> dict[str, str]:
+    found = {name: _version(name) for name in names} | {"their sqlite": sqlite3.sqlite_version}
+    if shutil.which("jq"):
+        said = subprocess.run(["jq", "--version"], capture_output=True, text=True, check=False).stdout
+        found["jq"] = said.strip().removeprefix("jq-")
+    return found
 
 
 def _sync() -> str:

@@ -18,7 +18,7 @@ def table(recorder: Recorder, facts: dict[str, Any], settings: dict[str, Any]) -
     lines = [_where(facts), "", _HEAD]
     lines += [row for group in recorder.groups for row in _rows(group)]
     lines += ["", *(f"- {label}: {number:.2f}" for label, number in recorder.numbers.items())]
-    lines += [_how(settings)]
+    lines += [_how(settings), *(f"- {note}" for note in recorder.notes)]
     return "\n".join(lines)
 
 
@@ -87,6 +87,7 @@ def raw(recorder: Recorder, facts: dict[str, Any], settings: dict[str, Any]) -> 
             for group in recorder.groups
         ],
         "numbers": recorder.numbers,
+        "notes": recorder.notes,
     }
 
 

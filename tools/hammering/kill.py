@@ -6,7 +6,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -160,10 +160,8 @@ def _exporters(how: Run, findings: Findings, directory: Path, chance: random.Ran
     return hit
 
 
-def _within(seconds: float, true: object) -> bool:
+def _within(seconds: float, true: Callable[[], bool]) -> bool:
     """Whether `true` becomes so."""
-    if not callable(true):
-        raise TypeError
     deadline = time.monotonic() + seconds
     while not true():
         if time.monotonic() > deadline:

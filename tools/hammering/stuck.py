@@ -14,6 +14,7 @@ _WRITERS: Final = 2
 _LARGEST_AFTER: Final = 8 << 20
 _SHRUNK_WITHIN: Final = 60.0
 _LOOK: Final = 0.01
+_LONGEST: Final = 1.0  # seconds that one append may take, until all the WAL is moved at once
 
 
 def run(how: Run, findings: Findings) -> None:
@@ -73,3 +74,4 @@ def _tell(took: list[tuple[float, float]], began: float, left: float, findings: 
         findings.figure(f"median append, {name}", milliseconds(statistics.median(times or [0.0])))
     findings.figure("longest append while held", milliseconds(max(held, default=0.0)))
     findings.figure("longest append after that", milliseconds(max(after, default=0.0)))
+    findings.expect(max(held, default=0.0) < _LONGEST, "an append beside a held transaction took too long")

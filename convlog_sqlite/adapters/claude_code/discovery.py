@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -77,13 +78,13 @@ def find(
     or a directory of such. No path: `$CLAUDE_CONFIG_DIR/projects`, else `.claude/projects` in `home`. With
     `since`, only those of which some file was modified at that instant or later; a naive one is local time.
 
-    Raises ImportFailed for a path that does not exist; without paths there may be nothing.
+    Raises ImportFailed for a path that does not exist or holds no transcript.
     """
     given = [Path(path) for path in paths]
     if not given:
         configured = environment.get("CLAUDE_CONFIG_DIR")
         root = Path(configured) if configured else (home or Path.home()) / ".claude"
-        given = [root / "projects"] if (root / "projects").is_dir() else []
+        given = [root / "projects"]
     mains: set[Path] = set()
     agents: set[Path] = set()
     for path in given:
@@ -108,21 +109,20 @@ def session_id(text: str) -> str:
 
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
-        path.stat()
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ImportFailed(
+                path, 0, "not a regular file: it is read more than once; save it to a file first"
+            )
         return [path]
     if (path / "subagents").is_dir():  # a session's directory
         return [*_agent_files(path), *([main] if (main := _main_of(path)).is_file() else [])]
     if (path / "projects").is_dir():  # Claude Code's own directory
         path /= "projects"
-    inner = [entry for entry in sorted(path.iterdir()) if entry.is_dir()]
-    return [file for folder in (path, *inner) for file in _project_files(folder)]
-
-
-def _project_files(path: Path) -> list[Path]:
-    found = [file for file in path.glob("*.jsonl") if file.is_file()]
-    for session in path.iterdir():
-        if (session / "subagents").is_dir():
-            found += _agent_files(session)
+    found = [
+        file for file in sorted(path.rglob("*.jsonl")) if file.is_file() and file.name != "journal.jsonl"
+    ]
+    if not found:
+        raise ImportFailed(path, 0, "no transcript is here: no *.jsonl at any depth")
     return found
 
 

@@ -15,12 +15,14 @@ All of them full hold about 20 MB. Beyond a bound the entry written longest ago 
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from convlog_sqlite.adapters.claude_code.counting import ImportCounts
+from convlog_sqlite.vocabulary import MAX_INTEGER
 
 MAX_UUIDS: Final = 32_768
 MAX_IDS: Final = 16_384
@@ -241,7 +243,11 @@ def _increase(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
             if inner := _increase(old if isinstance(old, dict) else {}, value):
                 result[key] = inner
         elif _is_number(value) and value > (old := old if _is_number(old) else 0):
-            result[key] = value - old
+            increase = value - old
+            if (
+                math.isfinite(increase) and increase <= MAX_INTEGER
+            ):  # absurd figures, as from negative ones, are no news
+                result[key] = increase
     return result
 
 

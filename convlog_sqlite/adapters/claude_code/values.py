@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import orjson
@@ -108,8 +108,11 @@ class Reader:
 
     def _float(self, token: str) -> float | str:
         number = float(token)
-        if math.isfinite(number) and (len(token) <= 16 or Decimal(repr(number)) == Decimal(token)):
-            return number
+        try:
+            if math.isfinite(number) and (len(token) <= 16 or Decimal(repr(number)) == Decimal(token)):
+                return number
+        except InvalidOperation:  # an exponent that not even Decimal holds
+            pass
         self.altered += 1
         return token
 
