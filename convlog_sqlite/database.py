@@ -19,7 +19,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 import apsw
@@ -445,8 +444,3 @@ class MigrationCursor:
 
     def fetchone(self) -> Sequence[Any] | None:
         return self._rows.pop(0) if self._rows else None
-
-
-def keep_private(path: Path) -> None:
-    """Make the database file readable by its owner only. By path: it is never opened for this."""
-    path.chmod(0o600)

@@ -94,3 +94,8 @@ def check_filesystem(path: Path) -> None:
     kind = filesystem_kind(path)
     if kind and _UNSAFE_FILESYSTEMS.fullmatch(kind) and os.environ.get("CONVLOG_ALLOW_FILESYSTEM") != kind:
         raise UnsupportedFilesystem(path, kind)
+
+
+def keep_private(path: Path) -> None:
+    """Make the database file readable by its owner only. By path: it is never opened for this."""
+    path.chmod(0o600)

@@ -22,12 +22,11 @@ from convlog_sqlite.database import (
     MigrationConnection,
     connect,
     fetch,
-    keep_private,
     translated,
     value,
 )
 from convlog_sqlite.errors import NotAStore, SchemaTooNew, os_errors
-from convlog_sqlite.filesystem import sync_directory
+from convlog_sqlite.filesystem import keep_private, sync_directory
 
 APPLICATION_ID: Final = 0x434C4F47  # "CLOG"
 _SET: Final = "convlog"
@@ -60,6 +59,8 @@ def check(connection: Connection, path: str) -> list[str]:
     names = known()
     if set(applied) - set(names):
         raise SchemaTooNew(path, len(applied), len(names))
+    if not applied:
+        raise NotAStore(path, "the database does not say which migrations it has")
     return [name for name in names if name not in applied]
 
 

@@ -28,7 +28,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 from convlog_sqlite import canonical, strictjson, tombstones
@@ -38,6 +37,7 @@ from convlog_sqlite.events import Erased, Live, Locked, Lost, Payload
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.instants import id_bytes, id_text, to_microseconds
 from convlog_sqlite.mirror import Mirror
+from convlog_sqlite.mirror_check import mirror_findings
 from convlog_sqlite.store import blobs
 from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.reading import correlation_digest
@@ -95,7 +95,8 @@ WRONGLY_OPEN: Final = """
 SELECT session, seq FROM open_call
 EXCEPT SELECT session, seq FROM event WHERE type = 2
 UNION
-SELECT o.session, o.seq FROM open_call AS o JOIN event AS r ON r.session = o.session AND r.answers = o.seq"""
+SELECT session, seq FROM (SELECT session, seq FROM open_call
+                          INTERSECT SELECT session, answers FROM event WHERE answers IS NOT NULL)"""
 MISSING_OPEN: Final = """
 SELECT session, seq FROM event WHERE type = 2
 EXCEPT SELECT session, answers FROM event WHERE answers IS NOT NULL
@@ -126,8 +127,6 @@ WHERE session = ? AND facet = ? AND name = (SELECT id FROM name WHERE text = ?) 
 
 _INDEXED: Final = ("agent", "role", "task_id", "thread_id", "tool", "kind", "performative", "state_key")
 _ADDRESSED: Final = {"to": 4, "subjects": 5}
-_BLOCK: Final = 1 << 20
-_LOOKS: Final = 5  # at a file that is replaced while it is looked at
 
 
 class _Row(NamedTuple):
@@ -198,7 +197,7 @@ def verify(
     if mirror is not None and mirror.enabled and not walk.locked:  # a mirror line shows content
         for session in reader.session_ids():
             if walk.is_wanted(session):
-                yield from _mirror(reader, mirror, session)
+                yield from mirror_findings(reader, mirror, session)
 
 
 def _database(reader: Reader) -> Iterator[Finding]:
@@ -424,65 +423,3 @@ def _anchor(reader: Reader, store: str, pos: int, chain: str) -> Iterator[Findin
         yield Finding("anchor", f"the log ends before position {pos}: newer events were cut off")
     elif found is not None and found.hex() != chain:
         yield Finding("anchor", f"the log was rewritten at or before position {pos}")
-
-
-def _mirror(reader: Reader, mirror: Mirror, session: str) -> Iterator[Finding]:
-    """Compare a mirror file with the log. One that is being rewritten for an erasure is compared again."""
-    found: list[Finding] = []
-    for _ in range(_LOOKS):
-        file = _file_of(mirror, session)
-        found = list(_compare(reader, mirror, session))
-        if not found or file == _file_of(mirror, session):
-            break
-    if found and tombstones.is_pending(reader, session, mirror.root.name):
-        found = [Finding("mirror-behind", "an erasure is pending", session, severity="note")]
-    yield from found
-
-
-def _file_of(mirror: Mirror, session: str) -> int:
-    try:
-        return mirror.path(session).stat().st_ino
-    except OSError:
-        return 0
-
-
-def _compare(reader: Reader, mirror: Mirror, session: str) -> Iterator[Finding]:
-    """Compare a mirror file with the log, block by block."""
-    try:
-        file = mirror.path(session).open("rb")
-    except FileNotFoundError:
-        yield Finding("mirror-behind", "there is no file", session, severity="note")
-        return
-    except OSError as error:
-        yield Finding("mirror-differs", f"the file cannot be read: {error.strerror}", session)
-        return
-    seq = 0
-    with file:
-        while True:
-            block = list(reader.lines(session, seq, seq + 1 + 500))
-            expected = b"".join(block)
-            found = file.read(len(expected) or _BLOCK)
-            if not block:
-                if found and next(reader.lines(session, seq), None) is not None:
-                    file.seek(-len(found), 1)  # an append landed while we looked
-                    continue
-                while found and b"\n" not in found:  # a torn tail alone is cut at the next step
-                    found = file.read(_BLOCK)
-                if found:
-                    yield Finding("mirror-differs", "the file goes on where the log ends", session, seq)
-                return
-            if found != expected:
-                whole = found[: found.rfind(b"\n") + 1]
-                if expected.startswith(whole) and len(found) < len(expected):
-                    yield Finding("mirror-behind", "the file lags", session, severity="note")
-                else:
-                    pairs = zip(block, found.splitlines(keepends=True), strict=False)
-                    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-                    yield Finding(
-                        "mirror-differs",
-                        "the file is not what the log says: `convlog export --mirror` makes it anew",
-                        session,
-                        seq + same + 1,
-                    )
-                return
-            seq += len(block)

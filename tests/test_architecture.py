@@ -44,6 +44,7 @@ SPINE = (
     "status",
     "findings",
     "tombstones",
+    "mirror_check",
     "verify",
     "session",
     "keeping",

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import uuid
 from dataclasses import dataclass
@@ -99,7 +100,7 @@ def create(directory: Path, *, mirror: bool, keys: Path | None, clock: Clock) ->
             keystore_path = keys.absolute() if keys else directory / KEYSTORE
             if keystore_path.exists() and _finish(directory, keystore_path):
                 return True
-            keystore_asides = keystore_path.parent.glob(f"{keystore_path.name}.new-*")
+            keystore_asides = _keystore_asides(directory, keystore_path)
             # A WAL of a database that is gone: SQLite would replay it into the new one.
             stale = [directory / (DATABASE + suffix) for suffix in ("-wal", "-shm", "-journal")]
             for left_behind in (*directory.glob(_ASIDE + "*"), *keystore_asides, *stale):
@@ -107,6 +108,17 @@ def create(directory: Path, *, mirror: bool, keys: Path | None, clock: Clock) ->
             return _build(directory, keystore_path, mirror=mirror, clock=clock)
     finally:
         gate.close()
+
+
+def _keystore_aside(directory: Path, keystore_path: Path) -> str:
+    """The name under which the keystore of this store, and no other's, is built."""
+    place = hashlib.blake2b(os.fsencode(directory), digest_size=8).hexdigest()
+    return f".{keystore_path.name}.convlog-new-{place}"
+
+
+def _keystore_asides(directory: Path, keystore_path: Path) -> list[Path]:
+    """What a crash left of it. `--keys` may point among the keystores of others: no pattern is used there."""
+    return [keystore_path.with_name(_keystore_aside(directory, keystore_path))]
 
 
 def _check_place(directory: Path) -> None:
@@ -139,6 +151,8 @@ def _finish(directory: Path, keystore_path: Path) -> bool:
         ):  # of a reader; everything was moved into the database when it was built
             Path(f"{aside}{suffix}").unlink(missing_ok=True)
     Keystore.open(keystore_path, identity, writable=False).close()
+    for second_name in _keystore_asides(directory, keystore_path):
+        second_name.unlink(missing_ok=True)
     return schema.link_into_place(aside, directory / DATABASE)
 
 
@@ -146,8 +160,7 @@ def _build(directory: Path, keystore_path: Path, *, mirror: bool, clock: Clock) 
     identity = uuid.uuid4().bytes
     _point_to(directory, keystore_path)
     aside = directory / f"{_ASIDE}{os.getpid()}"
-    keystore_aside = keystore_path.with_name(f"{keystore_path.name}.new-{os.getpid()}")
-    keystore_aside.unlink(missing_ok=True)
+    keystore_aside = keystore_path.with_name(_keystore_aside(directory, keystore_path))
     keystores.create(keystore_aside, identity)
     keystore = Keystore.open(keystore_aside, identity)
     try:
