@@ -65,6 +65,7 @@ _TRANSLATIONS: Final[dict[type[apsw.Error], type[StoreError]]] = {
     apsw.CantOpenError: StoreReadOnly,
     apsw.NotADBError: NotAStore,
     apsw.CorruptError: StoreCorrupt,
+    apsw.ConstraintError: StoreCorrupt,  # we ask before we insert: the tables were changed behind our back
     apsw.IOError: StoreIOError,
     apsw.ConnectionClosedError: StoreClosed,
 }
@@ -89,6 +90,8 @@ def translated(path: str) -> Iterator[None]:
         rule = None
         if isinstance(error, apsw.CantOpenError):
             rule = "cannot be opened: even to be read, a database in WAL mode needs to write beside itself"
+        if isinstance(error, apsw.ConstraintError):
+            rule = "its tables do not agree; run `convlog verify`"
         if kind is StoreIOError:
             number = getattr(error, "system_errno", 0) or 0
             if number in _FULL_ERRNO:

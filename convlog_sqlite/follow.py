@@ -80,10 +80,15 @@ class Waiter:
 
     def close(self) -> None:
         """Give the descriptors back. Safe to call twice."""
+        self._changed = _never  # with it goes its connection, whoever still holds this waiter
         for descriptor in (self._notifier, self._wake_reader, self._wake_writer):
             if descriptor is not None and descriptor >= 0:
                 os.close(descriptor)
         self._notifier, self._wake_reader, self._wake_writer = None, -1, -1
+
+
+def _never() -> bool:
+    return False
 
 
 _HAS_PIPE2: Final = hasattr(os, "pipe2")

@@ -62,7 +62,7 @@ _ERASED: Final = b"\xffERASED\xff"
 _COPY: Final = 4096
 _SLOTS_AT: Final = 2 * _COPY
 SLOT_BYTES: Final = 40
-_MOST_SLOTS: Final = 1 << 47  # chunk ids are slot * 65536
+MAX_SLOTS: Final = 1 << 47  # chunk ids are slot * 65536
 _LAST_INSTANT: Final = 253_402_300_799_999  # the end of year 9999, where datetime ends
 _LOCK_SECONDS: Final = 10.0  # held for one write and one sync
 _FIRST_LEASE: Final = 2  # a process that appends once, to a session that may be new
@@ -317,7 +317,7 @@ class Keystore:
                 self._file.lock()  # inside: an interrupt may come when it is held
                 # A torn slot at the end, left by a full disk or a crash, is rounded up and never used.
                 first = max(self.slots, highest_known + 1)
-                if first >= _MOST_SLOTS:
+                if first >= MAX_SLOTS:
                     raise KeystoreUnusable(self._path, "the database names a slot that no keystore can hold")
                 self._file.write(wrapped, _SLOTS_AT + first * SLOT_BYTES)
                 self._file.sync()

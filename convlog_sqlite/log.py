@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -319,6 +320,15 @@ class ConversationLog(Keeping):
         The outcome of each: its events, or the error that refused it and no other. Raises StoreBusy in a signal
         handler that came in the middle of an append of the same thread.
         """
+        with self._one_append():
+            if self.path is None:
+                # No sync to share, and the first decides who the author is.
+                return [self._append_together([one])[0] for one in appends]
+            return self._append_together(appends)
+
+    @contextmanager
+    def _one_append(self) -> Iterator[None]:
+        """One append at a time in a thread: a signal handler in the middle of one would wait for itself."""
         thread = threading.get_ident()
         if thread in self._appending:
             raise StoreBusy(
@@ -326,10 +336,7 @@ class ConversationLog(Keeping):
             )
         try:
             self._appending.add(thread)
-            if self.path is None:
-                # No sync to share, and the first decides who the author is.
-                return [self._append_together([one])[0] for one in appends]
-            return self._append_together(appends)
+            yield
         finally:
             self._appending.discard(thread)
 
@@ -369,7 +376,8 @@ class ConversationLog(Keeping):
 
         The mirror is brought up to date by the caller, once an import is through.
         """
-        appended = self._store.writer.append(session, None, self._prepare(session, drafts))
+        with self._one_append():
+            appended = self._store.writer.append(session, None, self._prepare(session, drafts))
         return sum(item.new for item in appended)
 
     def foreign_id(self, harness: str, key: str) -> str:

@@ -1,12 +1,16 @@
 """The async twins: the same verbs, shielded commits, and an event loop that is never held up."""
 
 import asyncio
+import gc
 import inspect
+import itertools
 import os
 import random
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -20,7 +24,9 @@ from convlog_sqlite import (
     Session,
     StoreClosed,
 )
+from convlog_sqlite.locks import FileLock
 
+DESCRIPTORS = Path("/proc/self/fd")
 STORM = int(os.environ.get("CONVLOG_TEST_STORM", "1000"))
 
 
@@ -264,3 +270,206 @@ def test_an_ephemeral_log_works_the_same(tmp_path):
 
     assert ["x"] == [event.body for event in asyncio.run(main())]
     assert [] == list(tmp_path.iterdir())
+
+
+def left():
+    """How many descriptors and threads of convlog there are, once what is closing has closed."""
+    gc.collect()
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("convlog-")]
+    return len(list(DESCRIPTORS.iterdir())), len(threads)
+
+
+def settles_at(before):
+    """Whether descriptors and threads come down to what there was: threads end a moment after they are told to."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        now = left()
+        if now[0] <= before[0] and now[1] <= before[1]:
+            return True
+        time.sleep(0.005)
+    return False
+
+
+class ClosingLoop(asyncio.SelectorEventLoop):
+    """A loop that is closed between a look at it and the call: to the appender's thread it is closed already."""
+
+    def call_soon_threadsafe(self, *arguments, **more):
+        if threading.current_thread().name == "convlog-appender":
+            raise RuntimeError("Event loop is closed")
+        return super().call_soon_threadsafe(*arguments, **more)
+
+
+def test_a_loop_that_closes_while_it_is_answered_holds_up_no_other(store_path):
+    """When the loop of an append is gone at the moment of its answer, appends of other loops go on."""
+
+    async def body(log):
+        session = log.session("s")
+        await session.message("first", agent="a")
+
+        def elsewhere():
+            async def append():
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(session.message("second", agent="b"), 0.1)
+
+            with asyncio.Runner(loop_factory=ClosingLoop) as runner:
+                runner.run(append())
+
+        await asyncio.to_thread(elsewhere)
+        async with asyncio.timeout(5):
+            await session.message("third", agent="a")
+            return [event.body for event in await session.read(type="message")]
+
+    assert ["first", "second", "third"] == run(store_path, body)
+
+
+def test_an_append_behind_close_is_refused(store_path):
+    """An append that another loop hands over when the log is closing ends with StoreClosed, and does not hang."""
+
+    async def body(log):
+        appender, readers = log._appender, log._readers
+        await log.close()
+        async with asyncio.timeout(5):
+            with pytest.raises(StoreClosed):
+                await appender.append(("s", None, [Draft(type="message", agent="a", body="x")]))
+            with pytest.raises(StoreClosed):
+                await readers.run(lambda: None)
+
+    run(store_path, body)
+
+
+def test_appends_that_race_with_close_from_another_loop_end(store_path):
+    """Of appends that another loop makes while the log is closed, each is recorded or told StoreClosed."""
+    recorded, ended = [], []
+
+    async def body(log):
+        session = log.session("s")
+        started = threading.Event()
+
+        def elsewhere():
+            async def append():
+                try:
+                    async with asyncio.timeout(10):
+                        for number in itertools.count():
+                            recorded.append((await session.message(f"{number}", agent="b")).body)
+                            started.set()
+                except StoreClosed as closed:
+                    ended.append(closed)
+
+            asyncio.run(append())
+
+        other = threading.Thread(target=elsewhere, daemon=True)
+        other.start()
+        await asyncio.to_thread(started.wait, 10)
+        await log.close()
+        await asyncio.to_thread(other.join, 10)
+        return other.is_alive()
+
+    assert run(store_path, body) is False
+    assert 1 == len(ended)
+    with ConversationLog.open(store_path) as log:
+        assert recorded == [event.body for event in log.session("s").read(type="message", limit=100_000)]
+
+
+class Held:
+    """A call that waits until it is let go, so that whoever awaits it is cancelled in the middle."""
+
+    def __init__(self, call):
+        self.call, self.began, self.go = call, threading.Event(), threading.Event()
+
+    def __call__(self):
+        self.began.set()
+        assert self.go.wait(10)
+        return self.call()
+
+
+async def cancel_in_the_middle(held, task):
+    """Cancel `task` while it awaits what `held` makes, then let that be made."""
+    assert await asyncio.to_thread(held.began.wait, 10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    held.go.set()
+
+
+@pytest.mark.skipif(not DESCRIPTORS.is_dir(), reason="descriptors are counted in /proc")
+class TestLeaks:
+    def test_a_cancelled_open_leaves_nothing(self, store_path):
+        """An `async with` that is cancelled while the store is opened gives back its descriptors and threads."""
+        ConversationLog.open(store_path).close()
+        before = left()
+
+        async def main():
+            held = Held(lambda: ConversationLog.open(store_path))
+            log = AsyncConversationLog(held)
+            await cancel_in_the_middle(held, asyncio.create_task(log.__aenter__()))
+
+        asyncio.run(main())
+        assert settles_at(before)
+
+    def test_a_cancelled_follow_leaves_nothing(self, store_path):
+        """A follower that is cancelled while its waiter is made gives it back."""
+
+        async def body(log):
+            session = log.session("s")
+            await session.message("x", agent="a")
+            assert 2 == len(
+                [event async for event in session.follow(0, timeout=0)]
+            )  # SQLite keeps one descriptor
+            before = left()
+            held = Held(log.sync.waiter)
+            log.sync.waiter = held
+            await cancel_in_the_middle(held, asyncio.create_task(anext(session.follow(0))))
+            return await asyncio.to_thread(settles_at, before)
+
+        assert run(store_path, body)
+
+    def test_a_follow_that_is_cancelled_at_any_step_leaves_nothing(self, store_path):
+        """Followers that are cancelled after ever more turns of the loop leave no descriptor and no thread."""
+
+        async def body(log):
+            session = log.session("s")
+            await session.message("x", agent="a")
+            assert 2 == len(
+                [event async for event in session.follow(0, timeout=0)]
+            )  # SQLite keeps one descriptor
+            before = left()
+
+            async def follow():
+                async for _ in session.follow(0):
+                    pass
+
+            for turns in range(12):
+                following = asyncio.create_task(follow())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                following.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await following
+            return await asyncio.to_thread(settles_at, before)
+
+        assert run(store_path, body)
+
+    def test_a_follow_that_is_never_started_leaves_nothing(self, log):
+        """A generator of events that nobody asks, or that is left early, holds no descriptor."""
+        session = log.session("s")
+        session.message("x", agent="a")
+        assert 2 == len(list(session.follow(0, timeout=0)))  # SQLite keeps one descriptor for the next
+        before = left()
+        followers = [session.follow(0) for _ in range(20)]
+        assert left() == before
+        assert "session-opened" == next(followers[0]).kind
+        followers[0].close()
+        assert settles_at(before)
+
+    def test_a_closed_log_holds_no_lock(self, store_path):
+        """Opened and closed many times, with events written, a store leaves no descriptor, no thread and no lock."""
+        with ConversationLog.open(store_path) as log:
+            log.session("s").message("x", agent="a")
+        before = left()
+        for _ in range(20):
+            with ConversationLog.open(store_path) as log:
+                log.session("s").message("x", agent="a")
+        assert settles_at(before)
+        lock = FileLock(store_path / "log.open")
+        assert lock.try_acquire()
+        lock.close()

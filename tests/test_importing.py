@@ -269,6 +269,78 @@ class TestOne:
         assert list(log.verify()) == []
 
 
+def usage_line(number, message, figures):
+    """A record of an answer with these figures, as written: they need not be JSON that anybody would write."""
+    line = record(number, "assistant", [{"type": "text", "text": f"answer {number}"}])
+    line = line.replace(
+        '"role": "assistant"', f'"id": "{message}", "usage": {{{figures}}}, "role": "assistant"'
+    )
+    assert figures in line
+    return line
+
+
+class TestAbsurd:
+    """Figures that no harness writes: what cannot be recorded is left out, and every event arrives."""
+
+    @pytest.mark.parametrize(
+        "before_and_after",
+        [
+            ('"a": NaN, "b": 1e400, "c": 18446744073709551616, "d": -1', '"a": 5, "b": 1e308, "c": 1'),
+            ('"c": -9223372036854775808', '"c": 18446744073709551615'),
+            ('"c": -9007199254740991', '"c": 9007199254740991'),
+            ('"f": -1.7e308', '"f": 1.7e308'),
+            ('"f": 0e99999999999999999999', '"f": 1e-99999999999999999999'),
+            ('"f": "many", "g": [1], "h": {"i": null}', '"f": 1, "g": 2, "h": {"i": 3}'),
+        ],
+    )
+    def test_absurd_usage_is_no_news(self, log, transcript, before_and_after):
+        """Whatever the figures of an answer that is reported twice, both records arrive and none is refused."""
+        before, after = before_and_after
+        transcript.write_text(usage_line(1, "m", before) + usage_line(2, "m", after) + record(3))
+        report = import_transcripts(log, "claude-code", [transcript])
+        assert (0, 3) == (report.refused, report.new), report.refusals
+        assert ["answer 1", "answer 2", "message 3"] == [event.body for event in log.session(SESSION).tail(3)]
+        assert list(log.verify()) == []
+
+    @pytest.mark.parametrize(
+        "number",
+        [
+            "0e99999999999999999999",
+            "0.0e-99999999999999999999",
+            "1e99999999999999999999",
+            "-1e-99999999999999999999",
+        ],
+    )
+    def test_an_exponent_that_no_decimal_holds(self, log, transcript, number):
+        """A number whose exponent is beyond every type is kept as text or left out, and the transcript goes on."""
+        call = record(
+            1, "assistant", [{"type": "tool_use", "id": "t", "name": "Bash", "input": {"n": "HERE"}}]
+        )
+        transcript.write_text(call.replace('"HERE"', number) + record(2))
+        report = import_transcripts(log, "claude-code", [transcript])
+        assert (0, 2, 0) == (report.refused, report.new, report.counts["bad_lines"])
+        assert list(log.verify()) == []
+
+    def test_a_refused_call_does_not_take_its_result_with_it(self, log, transcript, monkeypatch):
+        """When the log refuses a call, its result and its children are recorded, marked as without it."""
+        monkeypatch.setattr("convlog_sqlite.store.preparing.MAX_EVENT", 4096)
+        once = {"type": "tool_use", "id": "toolu_1", "name": "Bash", "input": {"command": "x" * 8192}}
+        result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "files"}
+        transcript.write_text(
+            record(1) + record(2, "assistant", [once]) + record(3, "user", [result]) + record(4, "assistant")
+        )
+        report = import_transcripts(log, "claude-code", [transcript])
+        assert (1, 3, 1) == (report.refused, report.new, report.orphans), report.refusals
+        asked, answer, said = log.session(SESSION).tail(3)
+        assert ["message 1", "files", "message 4"] == [asked.body, answer.result, said.body]
+        assert answer.call_id is None
+        assert answer.meta["orphan"] is True
+        assert said.parent_id == answer.id
+        assert list(log.verify()) == []
+        again = import_transcripts(log, "claude-code", [transcript])
+        assert (0, 3) == (again.new, again.already)
+
+
 def test_memory_does_not_grow_with_the_file(tmp_path):
     """A file fifteen times as long takes about as much memory."""
     program = """

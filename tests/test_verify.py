@@ -17,15 +17,19 @@ from convlog_sqlite.keystore import SLOT_BYTES
 TAMPER = """
 import sys, json, apsw
 database = apsw.Connection(sys.argv[1])
-triggers = database.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'").fetchall()
-for name, _ in triggers:
+triggers = database.execute("SELECT name, sql, tbl_name FROM sqlite_schema WHERE type = 'trigger'").fetchall()
+for name, _, _ in triggers:
     database.execute(f"DROP TRIGGER {name}")
 for statement in json.loads(sys.argv[2]):
     database.execute(statement)
-for _, sql in triggers:
-    database.execute(sql)
+for _, sql, table in triggers:
+    if database.table_exists(None, table):
+        database.execute(sql)
 database.close()
 """
+
+
+SOURCE = {"harness": "claude-code", "at": "2020-01-01T00:00:00.000000Z"}
 
 
 @pytest.fixture
@@ -33,16 +37,21 @@ def store(store_path):
     """A closed store with every kind of row: pos 3 call, 4 result, 5 message, 6 mutation, 7 blobs, 8 open call."""
     with ConversationLog.init(store_path) as log:
         first = len(list(log.lines()))
-        session = log.session("s")
+        session = log.session("s", tenant="acme")
         session.message("one", agent="a", to=["b", "c"], subjects=["Ada"], thread_id="h", correlation_id="k")
         call = session.tool_call("shell", {"command": "ls"}, agent="a", task_id="t", role="worker")
         session.tool_result(call, "files", agent="a")
-        session.mutation("task-done", {"x": 1}, agent="b", task_id="t")
+        session.mutation(
+            "task-done", {"x": 1}, agent="b", task_id="t", links={"evidence": [call.id]}, source=SOURCE
+        )
         session.message(
             "two", agent="b", attachments=[Attachment("image/png", b"image" * 100)], sensitivity="restricted"
         )
         session.message("x" * 20_000, agent="b")
         session.tool_call("shell", {}, agent="b")
+        calls = [session.tool_call("shell", {}, agent="b") for _ in range(2)]
+        for call in calls:
+            session.tool_result(call, "files", agent="b")
         log.session("other").message("elsewhere", agent="a")
         assert list(log.verify()) == []
     return store_path, first + 1
@@ -195,6 +204,35 @@ PLANTED = {
         {"pairing"},
     ),
     "an open call not listed": (["DELETE FROM open_call"], {"pairing"}),
+    "two results that answer each other's call": (
+        ["UPDATE event SET answers = 19 - answers WHERE pos IN ({11}, {12})"],
+        {"pairing"},
+    ),
+    "another parent in the index": (["UPDATE event SET parent = {2} WHERE pos = {4}"], {"index"}),
+    "a parent that is not there": (["UPDATE event SET parent = 999 WHERE pos = {4}"], {"index"}),
+    "no parent in the index": (["UPDATE event SET parent = NULL WHERE pos = {4}"], {"index"}),
+    "a parent that was not named": (["UPDATE event SET parent = {2} WHERE pos = {5}"], {"index"}),
+    "a link removed": (["DELETE FROM link"], {"index"}),
+    "a link too many": (["INSERT INTO link VALUES ({6}, 1, {2})"], {"index"}),
+    "a second link too many": (["INSERT INTO link VALUES ({5}, 2, {2})"], {"index"}),
+    "a link to nothing": (["INSERT INTO link VALUES ({5}, 2, 999)"], {"index"}),
+    "a link of another type": (["INSERT INTO link SELECT pos, 1, target FROM link"], {"index"}),
+    "a slot not written down": (["DELETE FROM slot WHERE pos = {2}"], {"index"}),
+    "a slot of another event": (["UPDATE slot SET pos = {3} WHERE pos = {2}"], {"index"}),
+    "a slot of another part": (["UPDATE slot SET part = 3 WHERE pos = {2}"], {"index"}),
+    "another tenant": (
+        ["INSERT INTO name VALUES (999, 'rival')", "UPDATE session SET tenant = 999 WHERE name = 's'"],
+        {"index"},
+    ),
+    "no tenant": (["UPDATE session SET tenant = NULL WHERE name = 's'"], {"index"}),
+    "a tenant where there was none": (
+        ["UPDATE session SET tenant = (SELECT id FROM name WHERE text = 'acme') WHERE name = 'other'"],
+        {"index"},
+    ),
+    "a tenant that is nobody": (["UPDATE session SET tenant = 999 WHERE name = 'other'"], {"index"}),
+    "another time of recording": (["UPDATE event SET ts = ts + 1 WHERE pos = {5}"], {"index"}),
+    "another time of happening": (["UPDATE event SET at = at + 1 WHERE pos = {5}"], {"index"}),
+    "another time of happening without a source": (["UPDATE event SET at = 0 WHERE pos = {2}"], {"index"}),
     "a message listed as open call": (
         ["INSERT INTO open_call SELECT session, 2 FROM event WHERE pos = {4}"],
         {"pairing"},
@@ -211,10 +249,22 @@ def test_a_planted_fault_is_found_and_nothing_else(store, what):
     def at(match):
         return str(first + int(match[1]) - 1)
 
-    tamper(path, *[re.sub(r"\{(\d)\}", at, statement) for statement in statements])
+    tamper(path, *[re.sub(r"\{(\d+)\}", at, statement) for statement in statements])
     said = found(path)
     assert {finding.rule for finding in said} == expected
     assert all(isinstance(finding, Finding) and finding.detail for finding in said)
+
+
+@pytest.mark.parametrize("tables", [("payload",), ("blob", "chunk"), ("payload", "blob", "chunk")])
+def test_without_the_tables_of_the_payloads_the_envelopes_are_checked(store_path, tables):
+    """Where payload tables were dropped, what is gone is named, and leaves, chains and the index are still checked."""
+    with ConversationLog.init(store_path, mirror=False) as log:
+        log.session("s").message("x" * 20_000, agent="a")
+        pos = log.anchor().pos
+    statements = [f"DROP TABLE {table}" for table in tables]
+    tamper(store_path, *statements, f"UPDATE envelope SET leaf = zeroblob(32) WHERE pos = {pos}")
+    missing = {"payload-missing"} if "payload" in tables else {"commitment"}
+    assert set(rules(store_path)) == {"leaf", *missing}
 
 
 def test_findings_name_the_place(store):

@@ -17,7 +17,7 @@ from convlog_sqlite import sealing, strictjson
 from convlog_sqlite.database import Connection, fetch
 from convlog_sqlite.drafts import Attachment
 from convlog_sqlite.events import Corrupt, Live, Payload
-from convlog_sqlite.keystore import Keystore
+from convlog_sqlite.keystore import MAX_SLOTS, Keystore
 
 INSERT_BLOB: Final = "INSERT INTO blob (pos, part, id, slot, chunks) VALUES (?, ?, ?, ?, ?)"
 INSERT_CHUNK: Final = "INSERT INTO chunk (id, sealed) VALUES (?, ?)"
@@ -27,6 +27,7 @@ SELECT_CHUNK: Final = "SELECT sealed FROM chunk WHERE id = ?"
 CHUNK_BYTES: Final = 1 << 20
 MAX_CHUNKS: Final = 1 << 16
 WHOLE_VALUE: Final = 1
+_MAX_PARTS: Final = 1 << 31
 FIRST_ATTACHMENT: Final = 2
 _NO_SALT: Final = bytes(sealing.SALT_BYTES)  # a blob's digest stands in the salted commitment of its event
 
@@ -53,6 +54,11 @@ class BlobRow:
     id: bytes
     slot: int
     chunks: int
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether an append may have written this row: a changed one may say anything."""
+        return 0 < self.chunks <= MAX_CHUNKS and 0 <= self.slot < MAX_SLOTS and 0 < self.part < _MAX_PARTS
 
 
 def whole_value(content: bytes) -> Blob:
@@ -102,8 +108,8 @@ def rows_of(connection: Connection, pos: int) -> list[BlobRow]:
 def sealed_chunks(connection: Connection, row: BlobRow) -> list[bytes | None]:
     """The sealed chunks of a blob; None stands for one that is missing."""
     found: list[bytes | None] = []
-    if row.chunks > MAX_CHUNKS or row.slot >= 1 << 47:
-        return [None]  # no append writes such a row
+    if not row.is_possible:
+        return [None]
     for number in range(row.chunks):
         chunk = fetch(connection, SELECT_CHUNK, (row.slot * MAX_CHUNKS + number,))
         found.append(chunk[0][0] if chunk else None)
@@ -117,6 +123,8 @@ def unseal(
     key = keystore.read([row.slot])[0]
     if not isinstance(key, bytes):
         return key
+    if not row.is_possible:
+        return Corrupt()
     pieces = []
     for number, chunk in enumerate(chunks):
         try:

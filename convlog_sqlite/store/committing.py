@@ -75,8 +75,8 @@ class Writer:
 
     def settle(self, requests: Sequence[Request]) -> None:
         """Commit requests, with whatever else waits. Returns when each has its outcome."""
-        self._waiting.extend(requests)
         try:
+            self._waiting.extend(requests)  # inside: an interrupt may come when they are in the queue
             with self._leading:
                 while not all(request.settled for request in requests):
                     self._commit(self._together())

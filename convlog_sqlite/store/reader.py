@@ -131,9 +131,7 @@ class Reader:
             row = self._sessions.require(connection, session)
             calls = {value(connection, reading.SELECT_ANSWERED, (row.number, seq)) for seq in results}
             wanted = sorted(seq for seq in calls if seq is not None and seq not in there)
-            rows = [
-                fetch(connection, reading.READ_PLAIN, (row.number, seq - 1, seq + 1, 1))[0] for seq in wanted
-            ]
+            rows = [found for seq in wanted for found in _at(connection, row.number, seq)]
         whole = Page(sorted([*self.opener.events(session, rows), *page], key=lambda event: event.seq))
         whole.next = page.next
         return whole
@@ -146,11 +144,9 @@ class Reader:
             row = self._find(connection, session)
             if row is None:
                 return Page()
-            open_now = fetch(connection, reading.SELECT_OPEN, (row.number, after, limit))
-            rows = [
-                fetch(connection, reading.READ_PLAIN, (row.number, seq - 1, seq + 1, 1))[0]
-                for (seq,) in open_now
-            ]
+            place = (row.number, min(after, LAST_SEQ), min(limit, LAST_SEQ))
+            open_now = fetch(connection, reading.SELECT_OPEN, place)
+            rows = [found for (seq,) in open_now for found in _at(connection, row.number, seq)]
         page = Page(self.opener.events(session, rows))
         page.next = open_now[-1][0] if len(open_now) == limit > 0 else None
         return page
@@ -231,6 +227,11 @@ class Reader:
                 for session, is_open in fetch(connection, reading.SELECT_KNOWN, (id_bytes(event_id),)):
                     found[event_id] = Known(session, bool(is_open))
         return found
+
+
+def _at(connection: Connection, session: int, seq: int) -> list[reading.Row]:
+    """The row at `seq`; none where a changed index points to nothing."""
+    return fetch(connection, reading.READ_PLAIN, (session, seq - 1, seq + 1, 1))
 
 
 def _end(before: int | None) -> int:
