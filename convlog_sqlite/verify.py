@@ -236,7 +236,9 @@ def _check_rows(walk: _Walk, rows: list[_Row]) -> Iterator[Finding]:
         if {"blob", "chunk"} <= walk.tables:
             found_blobs = fetch(connection, SELECT_BLOB_EVENTS, (rows[0].pos, rows[-1].pos))
             with_blobs = {pos for (pos,) in found_blobs}
-        graves = Graves.of_page(connection, rows[0].pos, rows[-1].pos)
+        graves = Graves({}, frozenset())
+        if "payload" in walk.tables:
+            graves = Graves.of_page(connection, rows[0].pos, rows[-1].pos)
         indexed = [_is_indexed(walk, connection, row, one) for row, one in zip(rows, said, strict=True)]
     for row, is_indexed in zip(rows, indexed, strict=True):
         session, base = walk.sessions.get(row.session, (None, 0))
@@ -250,14 +252,16 @@ def _check_rows(walk: _Walk, rows: list[_Row]) -> Iterator[Finding]:
             found += [("tombstone", text, "fault") for text in graves.faults(row.pos, row.slot, key)]
         if key is None or not graves.says(row.pos):
             faults = _payload(walk, row, session or "", key, row.pos in with_blobs)
-            found += faults if not faults or not _is_erased_by_now(reader, row.pos) else []
+            found += faults if not faults or not _is_erased_by_now(walk, row.pos) else []
         if found and walk.is_wanted(session):
             for rule, detail, severity in found:
                 yield Finding(rule, detail, session, row.seq, id_text(row.id), severity)
 
 
-def _is_erased_by_now(reader: Reader, pos: int) -> bool:
-    with reader.database.read() as connection:
+def _is_erased_by_now(walk: _Walk, pos: int) -> bool:
+    if "payload" not in walk.tables:
+        return False
+    with walk.reader.database.read() as connection:
         graves = Graves.of_page(connection, pos, pos)
     return graves.says(pos) or pos in graves.intended
 

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from convlog_sqlite import Attachment, ConversationLog
+from convlog_sqlite import Attachment, ConversationLog, StoreCorrupt
 
 # Another client: another SQLite library in another process, with its settings as they come.
 FOREIGN = """
@@ -187,8 +187,9 @@ def test_our_own_connection_is_held_to_the_same(log):
     """The guard is in the file, not in the client: convlog itself cannot change an event either."""
     log.session("s").message("x", agent="a")
     for statement in ("UPDATE event SET agent = 1", "DELETE FROM envelope", "DELETE FROM session"):
-        with pytest.raises(Exception, match="append-only"), log._store.database.write() as connection:
+        with pytest.raises(StoreCorrupt) as raised, log._store.database.write() as connection:
             connection.execute(statement)
+        assert "append-only" in str(raised.value.__cause__)
     assert list(log.verify()) == []
 
 
