@@ -55,9 +55,9 @@ class Contender(ABC):
     def tail(self, count: int) -> int:
         """Read and parse the last `count` events; how many there were."""
 
-    @abstractmethod
     def export(self, file: BinaryIO) -> int:
-        """Write every event as a line of JSON; how many there were."""
+        """Write every event as a line of JSON; how many there were. Asked only of those whose `takes_part` has it."""
+        raise LookupError(f"{self.name} does not export to {file.name}")
 
     @abstractmethod
     def close(self) -> None:
