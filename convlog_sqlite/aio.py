@@ -83,7 +83,7 @@ class _Threads:
         future = self.submit(call)
         try:
             return await asyncio.wrap_future(future)
-        except BaseException:
+        except BaseException:  # cancelled too: what is made after all belongs to nobody
             future.add_done_callback(
                 lambda done: None if done.cancelled() or done.exception() else unmake(done.result())
             )

@@ -31,7 +31,7 @@ def made_anew(path: Path) -> Iterator[int]:
         yield descriptor
         sync(descriptor)
         aside.rename(path)
-    except BaseException:
+    except BaseException:  # an interrupt too leaves no half file behind
         aside.unlink(missing_ok=True)
         raise
     finally:

@@ -60,8 +60,7 @@ class _Queue:
         try:
             if turn.granted.acquire(timeout=seconds):
                 return True
-        except BaseException:
-            # Interrupted: whatever is granted from now on, nobody is here to give it back.
+        except BaseException:  # interrupted: what is granted from now on, nobody is here to give back
             if self._give_up(turn):
                 self.release()
             raise
@@ -121,7 +120,7 @@ class FileLock:
             self._through_queue = self._queue.wait(operation, max(0.0, deadline - time.monotonic()))
             if not self._through_queue:
                 raise StoreBusy(self.path)
-        except BaseException:
+        except BaseException:  # an interrupt too must not leave a lock that nobody gives back
             self._undo()
             raise
 
@@ -135,7 +134,7 @@ class FileLock:
         try:
             if self._flock(operation):
                 return True
-        except BaseException:
+        except BaseException:  # as above
             self._undo()
             raise
         self._threads.release()

@@ -219,10 +219,11 @@ class _Alone:
                 if not self._seconds:
                     raise StoreBusy(self._lock.path)
                 self._lock.acquire(self._seconds)
-        except BaseException:
+            path, gate = store.database.path, store.gate
+            self._database = Database(path, durability="full", read_only=False, gate=gate)
+        except BaseException:  # an interrupt too must not leave the erasure lock held
             self._lock.close()
             raise
-        self._database = Database(store.database.path, durability="full", read_only=False, gate=store.gate)
         return self._database
 
     def __exit__(self, *_: object) -> None:

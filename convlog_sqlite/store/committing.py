@@ -80,8 +80,9 @@ class Writer:
             with self._leading:
                 while not all(request.settled for request in requests):
                     self._commit(self._together())
-        except BaseException:
-            # Interrupted before its turn: what still waits must not be written by a later append.
+        except (
+            BaseException
+        ):  # interrupted before its turn: what waits is not to be written by a later append
             for request in requests:
                 with contextlib.suppress(ValueError):
                     self._waiting.remove(request)
@@ -186,7 +187,9 @@ class Writer:
             try:
                 with self.database.write() as connection:
                     self.record_inside(connection, session, decide(connection))
-            except BaseException:
+            except (
+                BaseException
+            ):  # whatever it was, the rows are rolled back: what is remembered of them is wrong
                 self.forget_heads()
                 raise
 
