@@ -21,6 +21,12 @@
     │  ├─ UnknownReference     names an event, session or blob that does not exist
     │  ├─ IdempotencyConflict  the key was used for other content
     │  ├─ PairingError         the tool call cannot take this result
+    │  ├─ StateConflict        what it was decided on no longer stands
+    │  ├─ NotAuthorized        no valid approval, or not this agent's to give
+    │  ├─ EffectTransitionError  an effect does not go from that state to this one
+    │  ├─ EffectClaimed        another worker holds the effect
+    │  ├─ EffectCommitted      the effect took place; here is its result
+    │  ├─ EffectInDoubt        the effect may have taken place
     │  ├─ UnderHold            a hold forbids to erase it
     │  └─ MirrorBusy           another exporter keeps these files
     ├─ PayloadUnreadable       the event is known, its content is not
@@ -218,6 +224,62 @@ class PairingError(Refused):
     def __init__(self, call_id: str, rule: str) -> None:
         self.call_id, self.rule = call_id, rule
         super().__init__(f"/call_id: {call_id} {rule}")
+
+
+class StateConflict(Refused):
+    """`state_key` does not stand as the caller expected. `heads` are the ids of the mutations that stand there.
+
+    For a task that another agent holds, `holder` is that agent.
+    """
+
+    def __init__(self, state_key: str, heads: Sequence[str], *, holder: str | None = None) -> None:
+        self.state_key, self.heads, self.holder = state_key, tuple(heads), holder
+        found = ", ".join(self.heads) or "nothing"
+        held = "" if holder is None else f"; {holder} holds it"
+        super().__init__(f"/state_key: {state_key} stands at {found}, which was not expected{held}")
+
+
+class NotAuthorized(Refused):
+    """`agent` may not do it. `rule` says what would be needed."""
+
+    def __init__(self, agent: str, rule: str) -> None:
+        self.agent, self.rule = agent, rule
+        super().__init__(f"{agent} is not authorized: {rule}")
+
+
+class EffectTransitionError(Refused):
+    """Effect `effect` is `found` and cannot become `wanted`."""
+
+    def __init__(self, effect: str, found: str, wanted: str) -> None:
+        self.effect, self.found, self.wanted = effect, found, wanted
+        super().__init__(f"/effect: {effect} is {found} and cannot become {wanted}")
+
+
+class EffectClaimed(Refused):
+    """`worker` attempts effect `effect`, until `until` (RFC 3339); `fence` is the seq of its claim."""
+
+    def __init__(self, effect: str, worker: str, until: str, fence: int) -> None:
+        self.effect, self.worker, self.until, self.fence = effect, worker, until, fence
+        super().__init__(f"/effect: {effect} is held by {worker} until {until}")
+
+
+class EffectCommitted(Refused):
+    """Effect `effect` took place already: the event `committed` says so and holds its result."""
+
+    def __init__(self, effect: str, committed: str) -> None:
+        self.effect, self.committed = effect, committed
+        super().__init__(f"/effect: {effect} took place already, see {committed}")
+
+
+class EffectInDoubt(Refused):
+    """Effect `effect` was attempted by `worker` (event `attempted`), and nothing says whether it took place.
+
+    It is never attempted again before that is settled: see `Session.recover`.
+    """
+
+    def __init__(self, effect: str, worker: str, attempted: str) -> None:
+        self.effect, self.worker, self.attempted = effect, worker, attempted
+        super().__init__(f"/effect: {effect} was attempted by {worker} and may have taken place")
 
 
 class UnderHold(Refused):

@@ -25,7 +25,8 @@ PERFORMATIVES: Final = frozenset(
 
 STATUSES: Final = frozenset({"ok", "error", "denied", "interrupted"})
 LINKS: Final = ("authorized_by", "evidence", "supersedes", "derived_from")
-EFFECT_STATES: Final = frozenset({"proposed", "attempted", "committed", "compensated"})
+EFFECT_STATES: Final = {"proposed": 1, "attempted": 2, "committed": 3, "compensated": 4}
+EFFECT_OUTCOMES: Final = ("withdrawn", "undone", "not_happened")
 
 SENSITIVITIES: Final = {"public": 1, "internal": 2, "confidential": 3, "restricted": 4}
 DEFAULT_SENSITIVITY: Final = "internal"
@@ -83,6 +84,7 @@ KINDS: Final = {
 TASK_STATE_KEY: Final = "task/{task_id}"
 
 MAX_NAME: Final = 256  # characters
+MAX_LEASE: Final = 366 * 86_400  # seconds
 MAX_NESTING: Final = 200  # levels of arrays and objects in one payload value
 MAX_EVENT: Final = 16 * 1024 * 1024  # bytes of payload in one event, attachments apart
 INLINE_LIMIT: Final = 8 * 1024  # bytes of JSON of one value kept in the line
