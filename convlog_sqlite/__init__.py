@@ -28,6 +28,7 @@ from convlog_sqlite.errors import (
     InvalidEvent,
     KeystoreUnusable,
     MirrorBusy,
+    NoReply,
     NotAStore,
     NotAuthorized,
     PairingError,
@@ -62,6 +63,7 @@ from convlog_sqlite.retention import RetentionPolicy
 from convlog_sqlite.session import EventKeys, Filters, Session
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reserved import Hold
+from convlog_sqlite.store.tracing import Edge, Trace
 from convlog_sqlite.strictjson import parse as parse_json
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ __all__ = [
     "ConvlogError",
     "Corrupt",
     "Draft",
+    "Edge",
     "EffectClaimed",
     "EffectCommitted",
     "EffectInDoubt",
@@ -104,6 +107,7 @@ __all__ = [
     "Lost",
     "Mirror",
     "MirrorBusy",
+    "NoReply",
     "NotAStore",
     "NotAuthorized",
     "Page",
@@ -129,6 +133,7 @@ __all__ = [
     "StoreIOError",
     "StoreReadOnly",
     "StoreReplaced",
+    "Trace",
     "UnderHold",
     "UnknownReference",
     "UnsupportedFilesystem",

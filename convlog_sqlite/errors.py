@@ -34,6 +34,7 @@
     │  ├─ PayloadLocked        the key-encryption key is not here
     │  ├─ PayloadLost          the data key is gone without a redaction
     │  └─ PayloadCorrupt       the sealed bytes do not open
+    ├─ NoReply                 nobody answered in the time given
     └─ ImportFailed            a foreign transcript could not be read
 
 Errors are told apart by class and attributes, never by text. `str(error)` is one line.
@@ -335,6 +336,14 @@ class PayloadCorrupt(PayloadUnreadable):
     """The sealed bytes do not open with their key, or do not match the envelope."""
 
     reason = "corrupt"
+
+
+class NoReply(ConvlogError):
+    """Nobody answered event `request` within `seconds`. It stands in the log and may be answered yet."""
+
+    def __init__(self, request: str, seconds: float) -> None:
+        self.request, self.seconds = request, seconds
+        super().__init__(f"{request}: no reply within {seconds:g} s; it may be answered yet")
 
 
 class ImportFailed(ConvlogError):

@@ -49,6 +49,7 @@ from convlog_sqlite.store.committing import Request
 from convlog_sqlite.store.erasing import Scope
 from convlog_sqlite.store.preparing import Prepared, foreign_digest, prepare
 from convlog_sqlite.store.reader import Reader, SessionSummary
+from convlog_sqlite.tracing import Tracing
 from convlog_sqlite.vocabulary import STORE_SESSION
 
 
@@ -66,7 +67,7 @@ class Anchor:
         return asdict(self)
 
 
-class ConversationLog(Keeping):
+class ConversationLog(Keeping, Tracing):
     """An open store. Safe to use from several threads; open it anew after fork().
 
     `path` is the store's directory, None for an ephemeral log. `created` says whether this call made it.

@@ -16,6 +16,7 @@ from convlog_sqlite.instants import id_text, to_microseconds
 from convlog_sqlite.store import blobs
 from convlog_sqlite.store.reading import correlation_digest
 from convlog_sqlite.vocabulary import (
+    ACCEPTANCES,
     DEFAULT_SENSITIVITY,
     FORMAT_VERSION,
     INLINE_LIMIT,
@@ -28,7 +29,6 @@ from convlog_sqlite.vocabulary import (
 
 _MAIN_KEYS: Final = ("body", "args", "result", "value")
 _NOT_IN_ENVELOPE: Final = frozenset(canonical.PAYLOAD_KEYS) | {"idempotency_key", "expect", "lease"}
-_ANSWERS_TO_A_PROPOSAL: Final = frozenset({"accept-proposal", "agree"})
 
 
 NAMED: Final = ("agent", "role", "task_id", "thread_id", "tool", "kind", "performative", "state_key")
@@ -85,7 +85,7 @@ class Prepared:
     def is_ruled(self) -> bool:
         """Whether what stands in the log decides if the draft is taken: see `store.rules`."""
         keys = self.envelope
-        return "state_key" in keys or "effect" in keys or keys.get("performative") in _ANSWERS_TO_A_PROPOSAL
+        return "state_key" in keys or "effect" in keys or keys.get("performative") in ACCEPTANCES
 
 
 def prepare(draft: Draft, pepper: bytes, event_id: bytes | None = None) -> Prepared:

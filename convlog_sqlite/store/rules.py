@@ -15,9 +15,10 @@ from typing import Any, Final
 
 from convlog_sqlite.database import Connection
 from convlog_sqlite.instants import id_text
-from convlog_sqlite.store import states
+from convlog_sqlite.store import claims, roles, states
 from convlog_sqlite.store.preparing import Prepared
 from convlog_sqlite.store.sessions import SessionRow
+from convlog_sqlite.vocabulary import ACCEPTANCES, LINKS
 
 INSERT_LEASE: Final = "INSERT INTO lease VALUES (?, ?)"
 
@@ -37,9 +38,17 @@ class Place:
 
 def judge(place: Place, prepared: Prepared, keys: dict[str, Any]) -> dict[str, Any]:
     """Hold a draft to what stands in the log; its envelope keys, completed. Raises Refused."""
-    if "state_key" in keys:
-        keys = _expect(place, prepared, keys)
-    return keys
+    connection, session, kind = place.connection, place.session, keys.get("kind")
+    if keys.get("performative") in ACCEPTANCES and "parent_id" in keys:
+        roles.require_approver(connection, session, keys)
+    if kind == roles.GRANTED and "state_key" in keys:
+        roles.require_other(keys)
+    expect = prepared.expect
+    if kind == claims.CLAIMED and "state_key" in keys:
+        key = place.number(keys["state_key"])
+        claims.require_free(connection, session, key, keys, place.microseconds)
+        return _superseding(place, keys, expect)
+    return keys if expect is None else _superseding(place, keys, expect)
 
 
 def record(place: Place, prepared: Prepared, keys: Mapping[str, Any], superseded: Collection[int]) -> None:
@@ -54,12 +63,11 @@ def record(place: Place, prepared: Prepared, keys: Mapping[str, Any], superseded
         states.record(place.connection, place.session.number, key, before, new, superseded)
 
 
-def _expect(place: Place, prepared: Prepared, keys: dict[str, Any]) -> dict[str, Any]:
-    """With `expect`, what stands must be that, and is superseded."""
-    if prepared.expect is None:
-        return keys
+def _superseding(place: Place, keys: dict[str, Any], expect: tuple[str, ...] | None) -> dict[str, Any]:
+    """The keys of a mutation that supersedes what stands, which must be what it `expect`s, if it does."""
     found = states.heads(place.connection, place.session, place.number(keys["state_key"]))
-    states.require(keys["state_key"], found, prepared.expect)
+    if expect is not None:
+        states.require(keys["state_key"], found, expect)
     if not found:
         return keys
     links = dict(keys.get("links", {}))
@@ -67,4 +75,4 @@ def _expect(place: Place, prepared: Prepared, keys: dict[str, Any]) -> dict[str,
     links["supersedes"] = superseded + [
         item for item in links.get("supersedes", ()) if item not in superseded
     ]
-    return keys | {"links": links}
+    return keys | {"links": {link: links[link] for link in LINKS if link in links}}

@@ -16,6 +16,7 @@ from convlog_sqlite.database import Connection, fetch
 from convlog_sqlite.errors import StateConflict
 from convlog_sqlite.instants import id_text
 from convlog_sqlite.store.sessions import SessionRow
+from convlog_sqlite.vocabulary import LAST_SEQ
 
 SELECT_HEADS: Final = """
 SELECT h.pos, v.id, e.agent, h.over FROM state_head AS h CROSS JOIN envelope AS v ON v.pos = h.pos
@@ -56,16 +57,21 @@ def heads(connection: Connection, session: SessionRow, key: int) -> list[Head]:
     found = [Head(*row) for row in fetch(connection, SELECT_HEADS, (session.number, key))]
     if found or not session.base or fetch(connection, SELECT_WRITTEN, (session.number, key)):
         return found
-    return _inherited(connection, session.number, key)
+    return _inherited(connection, session, key)
 
 
-def _inherited(connection: Connection, session: int, key: int) -> list[Head]:
-    line: list[tuple[int, int]] = []  # from the session to the root of its forks: (parent, base)
-    while forked := fetch(connection, SELECT_FORK, (session,)):
-        ((session, base),) = forked
-        line.append((session, min(base, line[-1][1]) if line else base))
+def line_of(connection: Connection, session: SessionRow) -> list[tuple[int, int]]:
+    """A session, and what it was forked from, and so on: (session, the last seq that counts)."""
+    line = [(session.number, LAST_SEQ)]
+    while session.base and (forked := fetch(connection, SELECT_FORK, (line[-1][0],))):
+        ((parent, base),) = forked
+        line.append((parent, min(base, line[-1][1])))
+    return line
+
+
+def _inherited(connection: Connection, session: SessionRow, key: int) -> list[Head]:
     found: list[Head] = []
-    for parent, base in reversed(line):
+    for parent, base in reversed(line_of(connection, session)[1:]):
         for row in fetch(connection, SELECT_HISTORY, (parent, key, base)):
             superseded = [target for (target,) in fetch(connection, SELECT_SUPERSEDED, (row[0],))]
             found = fold(found, Head(*row), superseded)
