@@ -19,6 +19,7 @@ from convlog_sqlite import strictjson
 from convlog_sqlite.errors import InvalidEvent
 from convlog_sqlite.instants import to_microseconds
 from convlog_sqlite.vocabulary import (
+    EFFECT_KINDS,
     EFFECT_OUTCOMES,
     EFFECT_STATES,
     LINKS,
@@ -410,6 +411,8 @@ def validate(draft: Draft) -> dict[str, Any]:
             raise InvalidEvent(f"/{key}", f"a {draft.type} needs it")
     if draft.type == "message" and "body" not in keys and "attachments" not in keys:
         raise InvalidEvent("/body", "a message needs a body or attachments")
+    if keys.get("kind") in EFFECT_KINDS and "effect" not in keys:
+        raise InvalidEvent("/effect", f"{draft.kind} moves an effect, which is needed")
     if "expect" in keys and "state_key" not in keys and "task_id" not in keys:
         raise InvalidEvent("/expect", "says what stands for a state_key, which is needed")
     if draft.type == "tool_result" and "call_id" not in keys and "source" not in keys:

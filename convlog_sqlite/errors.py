@@ -27,6 +27,7 @@
     │  ├─ EffectClaimed        another worker holds the effect
     │  ├─ EffectCommitted      the effect took place; here is its result
     │  ├─ EffectInDoubt        the effect may have taken place
+    │  ├─ EffectLapsed         the claim ran out before the tool was called
     │  ├─ UnderHold            a hold forbids to erase it
     │  └─ MirrorBusy           another exporter keeps these files
     ├─ PayloadUnreadable       the event is known, its content is not
@@ -34,6 +35,7 @@
     │  ├─ PayloadLocked        the key-encryption key is not here
     │  ├─ PayloadLost          the data key is gone without a redaction
     │  └─ PayloadCorrupt       the sealed bytes do not open
+    ├─ NotPerformed            raised by a tool: it did nothing, for sure
     ├─ NoReply                 nobody answered in the time given
     └─ ImportFailed            a foreign transcript could not be read
 
@@ -283,6 +285,20 @@ class EffectInDoubt(Refused):
         super().__init__(f"/effect: {effect} was attempted by {worker} and may have taken place")
 
 
+class EffectLapsed(Refused):
+    """The claim on effect `effect` no longer held when the tool was to be called, so it was not called.
+
+    `found` is what the effect was by then: `attempted` when its lease had run out, which is settled as
+    `not_happened`, so that it may be proposed anew; else what somebody settled it to be.
+    """
+
+    def __init__(self, effect: str, found: str) -> None:
+        self.effect, self.found = effect, found
+        super().__init__(
+            f"/effect: the claim on {effect} no longer held before the tool was called; nothing was done"
+        )
+
+
 class UnderHold(Refused):
     """`count` of the events are under the holds `holds` (their ids), so none of them was erased."""
 
@@ -336,6 +352,17 @@ class PayloadCorrupt(PayloadUnreadable):
     """The sealed bytes do not open with their key, or do not match the envelope."""
 
     reason = "corrupt"
+
+
+class NotPerformed(ConvlogError):
+    """To be raised by the tool of an effect that knows that it did nothing: `reason` says why.
+
+    The effect is then compensated (`not_happened`) and its key is free. Any other exception leaves it in doubt.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"nothing was done: {reason}")
 
 
 class NoReply(ConvlogError):

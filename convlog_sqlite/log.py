@@ -402,8 +402,11 @@ class ConversationLog(Keeping, Tracing):
     def _only_author(self, drafts: Sequence[Draft]) -> str:
         author = self._author or drafts[0].agent
         for index, draft in enumerate(drafts):
-            if draft.agent != author:
-                refused = InvalidEvent("/agent", "an ephemeral log has one author; open a store for more")
+            if draft.agent != author or draft.effect is not None:
+                what = "effect" if draft.agent == author else "agent"
+                refused = InvalidEvent(
+                    f"/{what}", "an ephemeral log has one author, and no effects; open a store"
+                )
                 raise refused.at(index) if len(drafts) > 1 else refused
         return author
 

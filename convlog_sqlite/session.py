@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, TypedDict, Unpack
 from convlog_sqlite import strictjson
 from convlog_sqlite.coordination import Coordinating, Recorded, identity, reply, request_draft
 from convlog_sqlite.drafts import ABSENT, Absent, Attachment, Draft
+from convlog_sqlite.effects import Effects
 from convlog_sqlite.errors import NotAuthorized, UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.follow import Waiter
@@ -135,7 +136,7 @@ class Verbs(Coordinating[Recorded]):
         )
 
 
-class Session(Verbs[Event]):
+class Session(Verbs[Event], Effects):
     """One session of a log. Made by `ConversationLog.session`; it exists in the store from its first event on."""
 
     def __init__(self, log: Appending, session_id: str, tenant: str | None) -> None:
@@ -157,6 +158,9 @@ class Session(Verbs[Event]):
         """
         drafts = list(drafts)
         return self._log.append_drafts(self.id, self.tenant, drafts) if drafts else []
+
+    def _other(self, session_id: str) -> Session:
+        return Session(self._log, session_id, self.tenant)
 
     @property
     def head(self) -> int:

@@ -32,6 +32,8 @@ STATUSES: Final = frozenset({"ok", "error", "denied", "interrupted"})
 LINKS: Final = ("authorized_by", "evidence", "supersedes", "derived_from")
 EFFECT_STATES: Final = {"proposed": 1, "attempted": 2, "committed": 3, "compensated": 4}
 EFFECT_OUTCOMES: Final = ("withdrawn", "undone", "not_happened")
+EFFECT_KINDS: Final = {f"effect-{state}": state for state in EFFECT_STATES}
+EFFECT_LEASE: Final = 60.0  # seconds, unless the caller says for how long the tool may take
 
 SENSITIVITIES: Final = {"public": 1, "internal": 2, "confidential": 3, "restricted": 4}
 DEFAULT_SENSITIVITY: Final = "internal"

@@ -48,6 +48,7 @@ SPINE = (
     "verify",
     "coordination",
     "tracing",
+    "effects",
     "session",
     "keeping",
     "log",

@@ -87,6 +87,12 @@ class Prepared:
         keys = self.envelope
         return "state_key" in keys or "effect" in keys or keys.get("performative") in ACCEPTANCES
 
+    @property
+    def proposes(self) -> bool:
+        """Whether it proposes an effect, whose key belongs to it in the whole store; an import's does not."""
+        effect = self.envelope.get("effect")
+        return effect is not None and effect["state"] == "proposed" and self.event_id is None
+
 
 def prepare(draft: Draft, pepper: bytes, event_id: bytes | None = None) -> Prepared:
     """Validate a draft and make its payload bytes. Raises InvalidEvent, EventTooLarge."""

@@ -13,8 +13,9 @@ from convlog_sqlite.database import Connection, Database, fetch, value
 from convlog_sqlite.errors import PayloadCorrupt, UnknownReference
 from convlog_sqlite.events import Event, Live, Payload, canonical_line
 from convlog_sqlite.instants import from_microseconds, id_bytes
-from convlog_sqlite.store import blobs, reading
+from convlog_sqlite.store import blobs, effects, reading
 from convlog_sqlite.store.committing import Writer
+from convlog_sqlite.store.effects import Standing
 from convlog_sqlite.store.reading import SCAN, Opener, Rows
 from convlog_sqlite.store.sessions import SessionRow
 from convlog_sqlite.vocabulary import LAST_SEQ
@@ -60,7 +61,7 @@ class Reader:
     def __init__(self, database: Database, writer: Writer) -> None:
         self.database = database
         self.opener: Opener = writer.opener
-        self.store_id = writer.store_id
+        self.store_id, self.clock = writer.store_id, writer.clock
         self._names, self._sessions = writer.names, writer.sessions
 
     def _find(self, connection: Connection, session: str) -> SessionRow | None:
@@ -219,6 +220,23 @@ class Reader:
             Event(event.envelope_bytes, answer).require_payload()
             raise PayloadCorrupt(event.id)
         return answer.data
+
+    def effects(self, session: str, state: str, after: int, limit: int) -> list[Standing]:
+        """Effects in a state, by position, behind position `after`."""
+        with self.database.read() as connection:
+            row = self._find(connection, session)
+            return [] if row is None else effects.page(connection, row.number, state, after, limit)
+
+    def newest_effects(self, session: str, state: str, limit: int) -> list[Standing]:
+        """The effects in a state that were proposed last, by position."""
+        with self.database.read() as connection:
+            row = self._find(connection, session)
+            return [] if row is None else effects.newest(connection, row.number, state, limit)
+
+    def effect(self, session: str, effect_id: str) -> Standing:
+        """One effect of a session. Raises UnknownReference."""
+        with self.database.read() as connection:
+            return effects.one(connection, self._sessions.require(connection, session).number, effect_id)
 
     def known(self, event_ids: Collection[str]) -> dict[str, Known]:
         """Where those of `event_ids` are that exist."""

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from convlog_sqlite.database import Connection
 from convlog_sqlite.instants import id_text
-from convlog_sqlite.store import claims, roles, states
+from convlog_sqlite.store import claims, effects, roles, states
 from convlog_sqlite.store.preparing import Prepared
 from convlog_sqlite.store.sessions import SessionRow
 from convlog_sqlite.vocabulary import ACCEPTANCES, LINKS
@@ -39,6 +39,8 @@ class Place:
 def judge(place: Place, prepared: Prepared, keys: dict[str, Any]) -> dict[str, Any]:
     """Hold a draft to what stands in the log; its envelope keys, completed. Raises Refused."""
     connection, session, kind = place.connection, place.session, keys.get("kind")
+    if "effect" in keys:
+        keys = judge_effect(place, keys)
     if keys.get("performative") in ACCEPTANCES and "parent_id" in keys:
         roles.require_approver(connection, session, keys)
     if kind == roles.GRANTED and "state_key" in keys:
@@ -51,11 +53,19 @@ def judge(place: Place, prepared: Prepared, keys: dict[str, Any]) -> dict[str, A
     return keys if expect is None else _superseding(place, keys, expect)
 
 
+def judge_effect(place: Place, keys: dict[str, Any]) -> dict[str, Any]:
+    """Hold the move of an effect to what stands in the log, and to nothing else. Raises Refused."""
+    return effects.judge(place.connection, place.session, place.event_id, place.microseconds, keys)
+
+
 def record(place: Place, prepared: Prepared, keys: Mapping[str, Any], superseded: Collection[int]) -> None:
     """Write down what a judged or imported draft changes, once it has its place. `superseded` are positions."""
     if prepared.lease is not None:
         until = place.microseconds + round(prepared.lease * 1_000_000)
         place.connection.execute(INSERT_LEASE, (place.pos, until))
+    if "effect" in keys:
+        agent = place.number(keys["agent"])
+        effects.record(place.connection, place.session.number, place.pos, agent, keys)
     if "state_key" in keys:
         key = place.number(keys["state_key"])
         new = states.Head(place.pos, place.event_id, place.number(keys["agent"]))

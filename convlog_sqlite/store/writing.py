@@ -17,10 +17,10 @@ from typing import Any, Final, NamedTuple
 from convlog_sqlite import canonical, sealing, strictjson
 from convlog_sqlite.database import DATA_VERSION, Connection, fetch, value
 from convlog_sqlite.errors import IdempotencyConflict, PairingError, StoreCorrupt, UnknownReference
-from convlog_sqlite.events import Event, Live
+from convlog_sqlite.events import Corrupt, Event, Live
 from convlog_sqlite.instants import Clock, from_microseconds, id_bytes, id_text, new_event_id
 from convlog_sqlite.keystore import Keystore
-from convlog_sqlite.store import blobs, rules
+from convlog_sqlite.store import blobs, effects, rules
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.preparing import Described, Prepared, describe
 from convlog_sqlite.store.reading import FACETS, SELECT_STORE_HEAD, Opener
@@ -57,6 +57,9 @@ _REMEMBERED_HEADS: Final = 4096
 _TOOL_CALL: Final = TYPES["tool_call"]
 # What a result takes from its call unless it says otherwise.
 _INHERITED: Final = ("tool", "task_id", "thread_id", "correlation_id")
+_SAYS_WHO: Final = {
+    "agent", "role", "model", "parent_id", "correlation_id", "traceparent", "thread_id", "effect"
+}  # fmt: skip
 _STORE_GIVEN: Final = frozenset({"v", "id", "seq", "ts", "session", "tenant"})
 
 
@@ -196,7 +199,10 @@ class Batch:
         if place is not None and prepared.event_id is None:
             keys = rules.judge(place, prepared, keys)
         if described.refers or keys is not prepared.envelope:
-            keys, resolved = self._resolve(keys)
+            keys, resolved = self._resolve(keys, is_import=prepared.event_id is not None)
+            if place is None and "effect" in keys:  # its call is an effect
+                place = self._place(event_id, microseconds)
+                keys = rules.judge_effect(place, keys)
             described = described if keys is prepared.envelope else describe(keys)
         self._seq, self._pos = self._seq + 1, self._pos + 1
         envelope = canonical.join_envelope(
@@ -206,7 +212,9 @@ class Batch:
         self._index(prepared.type, described, resolved, microseconds)
         if place is not None:
             rules.record(place, prepared, keys, resolved.superseded)
-        if digest is not None:
+        if digest is not None and prepared.proposes:
+            effects.keep_key(self._connection, self._pos, digest)
+        elif digest is not None:
             self._rows.idempotency.append((digest, self._pos))
             self._recorded[digest] = self._pos
         self._here[event_id] = _Reference(self._pos, self._session.number, self._seq, prepared.type, envelope)
@@ -294,12 +302,12 @@ class Batch:
     def _intern(self, text: str) -> int:
         return self._context.names.intern(self._connection, text, self._fresh_names)
 
-    def _resolve(self, keys: dict[str, Any]) -> tuple[dict[str, Any], _Resolved]:
+    def _resolve(self, keys: dict[str, Any], *, is_import: bool) -> tuple[dict[str, Any], _Resolved]:
         """Check every reference; the envelope keys, completed for a result from its call, and what was found."""
         answered, superseded = None, []
         if "call_id" in keys:
             keys = dict(keys)
-            answered = self._pair(keys, self._require("call_id", keys["call_id"]))
+            answered = self._pair(keys, self._require("call_id", keys["call_id"]), is_import=is_import)
         parent = self._require("parent_id", keys["parent_id"]).pos if "parent_id" in keys else None
         for number, link_type in enumerate(LINKS, 1):
             for target in keys.get("links", {}).get(link_type, ()):
@@ -309,7 +317,7 @@ class Batch:
                     superseded.append(found.pos)
         return keys, _Resolved(parent, answered, superseded)
 
-    def _pair(self, keys: dict[str, Any], call: _Reference) -> int:
+    def _pair(self, keys: dict[str, Any], call: _Reference, *, is_import: bool) -> int:
         call_id = keys["call_id"]
         if call.type != _TOOL_CALL:
             raise PairingError(call_id, "is not a tool_call")
@@ -323,6 +331,10 @@ class Batch:
         for key in _INHERITED:
             if key in said:
                 keys.setdefault(key, said[key])
+        if "effect" in said and keys["status"] == "ok" and "effect" not in keys and not is_import:
+            self.flush()
+            move = effects.result_move(self._connection, call_id)
+            keys |= {} if move is None else {"effect": move}
         return call.seq
 
     def _require(self, pointer: str, event_id: str) -> _Reference:
@@ -338,6 +350,9 @@ class Batch:
     def _idempotency_digest(self, prepared: Prepared) -> bytes | None:
         if prepared.idempotency_key is None:
             return None
+        if prepared.proposes:
+            pepper = self._context.keystore.pepper
+            return effects.key_digest(pepper, self._session.tenant, prepared.idempotency_key)
         digest = sealing.keyed_digest(
             self._context.keystore.pepper,
             "convlog/idempotency/1",
@@ -356,7 +371,10 @@ class Batch:
                 return Event(rows[0][4], Live(prepared.payload))
         if digest is None:
             return None
-        pos = self._recorded.get(digest) or value(self._connection, SELECT_IDEMPOTENT, (digest,))
+        if prepared.proposes:
+            pos = effects.standing_for(self._connection, digest)
+        else:
+            pos = self._recorded.get(digest) or value(self._connection, SELECT_IDEMPOTENT, (digest,))
         return None if pos is None else self._repeated(prepared, pos)
 
     def _repeated(self, prepared: Prepared, pos: int) -> Event:
@@ -366,7 +384,8 @@ class Batch:
         if not rows:
             raise StoreCorrupt("idempotency", f"it names position {pos}, where nothing stands")
         row = rows[0]
-        payload, salt = self._context.opener.payload_and_salt(self._session.name, row[:5])
+        session = Event(row[2], Corrupt()).session  # of an effect it may be another one
+        payload, salt = self._context.opener.payload_and_salt(session, row[:5])
         first = Event(row[2], payload)
         same = _says_the_same(prepared, first.envelope)
         # What is erased or unreadable cannot be compared: the key outlives the content.
@@ -380,7 +399,12 @@ class Batch:
 def _says_the_same(prepared: Prepared, recorded: dict[str, Any]) -> bool:
     """Whether a draft's envelope says what was recorded, but for what the store gave or filled in."""
     said = {key: item for key, item in prepared.envelope.items() if key not in _STORE_GIVEN}
-    filled_in = {"parent_id", *_INHERITED} if "call_id" in said else set()
+    filled_in = {"parent_id", "effect", *_INHERITED} if "call_id" in said else set()
+    if "effect" in said:
+        filled_in |= {"links"}  # the acceptance that an attempt needs
+    if prepared.proposes:  # the same effect, whoever proposes it again: a worker that takes over
+        filled_in |= _SAYS_WHO
+        said = {key: item for key, item in said.items() if key not in _SAYS_WHO}
     others = set(recorded) - set(said) - filled_in - _STORE_GIVEN
     return not others and all(recorded.get(key) == item for key, item in said.items())
 
