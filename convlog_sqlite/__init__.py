@@ -14,8 +14,9 @@ Public is what can be imported from here, and nothing else.
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
+from convlog_sqlite.acting import Attempt
 from convlog_sqlite.drafts import ABSENT, Attachment, Draft, ForeignDraft, check_session_id
-from convlog_sqlite.effects import Attempt, CallKeys, Effect, Receipt, Recovery, Settlement
+from convlog_sqlite.effects import CallKeys, Effect, Receipt, Recovery, Settlement
 from convlog_sqlite.errors import (
     ConvlogError,
     EffectClaimed,

@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
+from convlog_sqlite.aio_acting import AsyncActing
 from convlog_sqlite.coordination import request_draft
 from convlog_sqlite.drafts import Draft, check_session_id
 from convlog_sqlite.errors import StoreClosed
@@ -43,8 +44,11 @@ _READERS: Final = 4
 _FINDINGS_AT_ONCE: Final = 100
 
 
-class AsyncSession(Verbs[Awaitable[Event]]):
+class AsyncSession(Verbs[Awaitable[Event]], AsyncActing):
     """The twin of Session: the same verbs, awaited. Made by `AsyncConversationLog.session`."""
+
+    _log: AsyncConversationLog
+    _session: Session
 
     def __init__(self, log: AsyncConversationLog, session: Session) -> None:
         self._log, self._session = log, session

@@ -12,9 +12,9 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypedDict, Unpack
 
 from convlog_sqlite import strictjson
+from convlog_sqlite.acting import Acting
 from convlog_sqlite.coordination import Coordinating, Recorded, identity, reply, request_draft
 from convlog_sqlite.drafts import ABSENT, Absent, Attachment, Draft
-from convlog_sqlite.effects import Effects
 from convlog_sqlite.errors import NotAuthorized, UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.follow import Waiter
@@ -136,7 +136,7 @@ class Verbs(Coordinating[Recorded]):
         )
 
 
-class Session(Verbs[Event], Effects):
+class Session(Verbs[Event], Acting):
     """One session of a log. Made by `ConversationLog.session`; it exists in the store from its first event on."""
 
     def __init__(self, log: Appending, session_id: str, tenant: str | None) -> None:

@@ -16,6 +16,7 @@ It yields findings and never stops at the first. Severity `fault` is something t
     commitment         the content is not what the envelope's commitment was made of
     pairing            a result without its call, a call with two results, a wrong list of open calls
     keystore-locked    content could not be checked: the key-encryption key is not here
+    effect             the table of effects is not what the envelopes say: see `effect_check`
     mirror-differs     a mirror file is not what the log says
     mirror-behind      a mirror file lags; the next append or `convlog export --mirror` brings it up
 
@@ -30,7 +31,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from convlog_sqlite import canonical, strictjson, tombstones
+from convlog_sqlite import canonical, effect_check, strictjson, tombstones
 from convlog_sqlite.database import Connection, fetch, value
 from convlog_sqlite.errors import StoreCorrupt
 from convlog_sqlite.events import Erased, Live, Locked, Lost, Payload
@@ -187,6 +188,7 @@ def verify(
             yield from _check_rows(walk, rows)
         yield from _pairing(walk)
         yield from _tombstones(walk)
+        yield from _effects(walk)
     except StoreCorrupt as damaged:
         yield Finding(
             "database", f"{damaged.rule}: what stands behind position {walk.pos} could not be checked"
@@ -303,6 +305,7 @@ def _is_indexed(walk: _Walk, connection: Connection, row: _Row, said: dict[str, 
     try:
         return (
             _says_the_same(walk, row, said)
+            and not ("effect" in said and effect_check.misses(connection, row.id, row.pos, row.session, said))
             and all(
                 value(connection, IS_POSTED, (row.session, facet, name, row.seq)) is not None
                 for key, facet in _ADDRESSED.items()
@@ -415,6 +418,13 @@ def _tombstones(walk: _Walk) -> Iterator[Finding]:
     if not walk.wanted:
         for pos in tombstones.of_no_event(walk.reader):
             yield Finding("tombstone", f"a tombstone names position {pos}, where no event is")
+
+
+def _effects(walk: _Walk) -> Iterator[Finding]:
+    for number, seq, detail in effect_check.wrong_rows(walk.reader):
+        session = walk.sessions.get(number, (None, 0))[0]
+        if walk.is_wanted(session):
+            yield Finding("effect", detail, session, seq)
 
 
 def _anchor(reader: Reader, store: str, pos: int, chain: str) -> Iterator[Finding]:

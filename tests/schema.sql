@@ -1,6 +1,6 @@
 CREATE UNIQUE INDEX effect_key ON effect (key) WHERE key IS NOT NULL AND state <> 4;
 
-CREATE INDEX effect_open ON effect (session, state) WHERE state < 3;
+CREATE INDEX effect_state ON effect (session, state);
 
 CREATE INDEX event_parent ON event (parent) WHERE parent IS NOT NULL;
 

@@ -45,14 +45,17 @@ SPINE = (
     "findings",
     "tombstones",
     "mirror_check",
+    "effect_check",
     "verify",
     "coordination",
     "tracing",
     "effects",
+    "acting",
     "session",
     "keeping",
     "log",
     "threads",
+    "aio_acting",
     "aio",
     "adapters",
     "importing",
@@ -399,7 +402,7 @@ def shared_tables(package: Path, migrations: Path) -> list[str]:
         for _, statements in constant_statements(module):
             for text in statements:
                 only_reads = re.match(r"\s*(SELECT|WITH|EXPLAIN)\b", text.value, re.IGNORECASE)
-                if module.entry in ("verify", "tombstones") and only_reads:
+                if module.entry in ("verify", "tombstones", "effect_check") and only_reads:
                     continue
                 for table in owners.keys() & tables_named(text.value):
                     owners[table].add(module.entry)

@@ -23,6 +23,8 @@ GROWING = (
     "idempotency",
     "open_call",
     "name",
+    "effect",
+    "lease",
 )
 STATEMENT = re.compile(r"\s*(SELECT|INSERT|DELETE|UPDATE|WITH)\b")
 

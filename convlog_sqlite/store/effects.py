@@ -54,7 +54,7 @@ LEFT JOIN lease AS l ON l.pos = v.pos WHERE v.pos = ?"""
 SELECT_ANSWERS: Final = """
 SELECT v.id, a.text, k.text FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
 CROSS JOIN name AS a ON a.id = e.agent CROSS JOIN name AS k ON k.id = e.performative
-WHERE e.parent = ? AND k.text IN ('accept-proposal', 'agree', 'reject-proposal', 'refuse', 'cancel')
+WHERE e.parent = ? AND e.session = ? AND k.text IN ('accept-proposal', 'agree', 'reject-proposal', 'refuse', 'cancel')
 ORDER BY e.pos"""
 SELECT_PAGE: Final = """
 SELECT x.pos, x.state, a.text, l.until, x.last FROM effect AS x LEFT JOIN name AS a ON a.id = x.worker
@@ -265,7 +265,7 @@ def _authorized(
     proposal = strictjson.load(found.envelope)
     if proposal.get("performative") != "propose" or not proposal.get("to"):
         return keys
-    accepted = _acceptances(connection, found.pos, proposal)
+    accepted = _acceptances(connection, found, proposal)
     links = dict(keys.get("links", {}))
     named = links.get("authorized_by", ())
     if named and not set(named) & set(accepted):
@@ -279,10 +279,13 @@ def _authorized(
     return keys | {"links": {link: links[link] for link in LINKS if link in links}}
 
 
-def _acceptances(connection: Connection, pos: int, proposal: Mapping[str, Any]) -> list[str]:
-    """The ids of the acceptances that count: by whom it was put to, not taken back. Who has a role was judged."""
+def _acceptances(connection: Connection, found: _Effect, proposal: Mapping[str, Any]) -> list[str]:
+    """The ids of the acceptances that count: by whom it was put to, in its session, not taken back.
+
+    Who has a role there was judged when it was accepted.
+    """
     standing: dict[str, str] = {}
-    for event_id, agent, performative in fetch(connection, SELECT_ANSWERS, (pos,)):
+    for event_id, agent, performative in fetch(connection, SELECT_ANSWERS, (found.pos, found.session)):
         standing.pop(agent, None)
         is_asked = agent in proposal["to"] or roles_wanted(dict(proposal))
         is_judged = event_id[6] >> 4 == _ID_OF_THE_STORE
