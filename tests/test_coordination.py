@@ -13,6 +13,7 @@ from convlog_sqlite import (
     AsyncConversationLog,
     ConversationLog,
     Draft,
+    InvalidEvent,
     NoReply,
     NotAuthorized,
     StateConflict,
@@ -403,11 +404,20 @@ def test_many_that_name_one_event_do_not_hang_a_walk(log):
     assert (len(trace.events), trace.is_whole) == (20, False)
 
 
+def test_a_link_stays_in_its_session(log):
+    """Evidence of another session is refused, with the place named."""
+    there = log.session("there").message("x", agent="a")
+    with pytest.raises(InvalidEvent) as refused:
+        log.session("here").message("y", agent="a", links={"evidence": [there.id]})
+    assert refused.value.pointer == "/links/evidence"
+    assert not log.session("here").head
+
+
 def test_why_crosses_sessions_and_shows_what_was_erased(log):
-    """Links may lead to another session; an erased event still stands in the trace."""
+    """A parent may be in another session; an erased event still stands in the trace."""
     here, there = log.session("here"), log.session("there")
     root = there.message("secret", agent="a")
-    leaf = here.message("x", agent="a", links={"derived_from": [root.id]})
+    leaf = here.message("x", agent="a", parent_id=root.id)
     log.redact(events=[root.id], reason="test", by="ops")
     assert [(event.session, event.answer) for event in log.why(leaf.id).events] == [
         ("here", "live"),
