@@ -25,7 +25,6 @@ from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
 from convlog_sqlite.aio_acting import AsyncActing
-from convlog_sqlite.coordination import request_draft
 from convlog_sqlite.drafts import Draft, check_session_id
 from convlog_sqlite.errors import StoreClosed
 from convlog_sqlite.events import Event
@@ -130,7 +129,7 @@ class AsyncSession(Verbs[Awaitable[Event]], AsyncActing):
     ) -> Event:
         """See `Session.ask`."""
         return await self.reply_to(
-            await self.append(request_draft(body, agent, to, task_id)), timeout=timeout
+            await self.request(body, agent=agent, to=to, task_id=task_id), timeout=timeout
         )
 
     async def reply_to(

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from convlog_sqlite.drafts import ABSENT, Absent, Draft, check_name
+from convlog_sqlite.drafts import Draft, check_name
 from convlog_sqlite.errors import NoReply
 from convlog_sqlite.events import Event
 from convlog_sqlite.follow import Waiter
@@ -64,6 +64,12 @@ class Coordinating(ABC, Generic[Recorded]):
         """Let an agent no longer hold a role in this session, though the store may grant it."""
         return self.append(role_draft("role-revoked", holder, role, agent))
 
+    def request(self, body: str, *, agent: str, to: str, task_id: str | None = None) -> Recorded:
+        """Ask another agent for something; `reply_to` waits for what it says."""
+        return self.append(
+            Draft(type="message", agent=agent, to=(to,), performative="request", body=body, task_id=task_id)
+        )
+
     def propose(self, body: str, *, agent: str, approver: str, task_id: str | None = None) -> Recorded:
         """Propose something that a holder of the role `approver` is to accept."""
         check_name(approver, "/approver")
@@ -72,17 +78,13 @@ class Coordinating(ABC, Generic[Recorded]):
             Draft(type="message", agent=agent, performative="propose", to=to, body=body, task_id=task_id)
         )
 
-    def approve(self, proposal: Event | str, body: str | Absent = ABSENT, *, agent: str) -> Recorded:
+    def approve(self, proposal: Event | str, body: str = "approved", *, agent: str) -> Recorded:
         """Accept a proposal. Raises NotAuthorized for its own maker, and for who lacks the role it asks for."""
-        return self._answer(
-            "accept-proposal", proposal, "approved" if isinstance(body, Absent) else body, agent
-        )
+        return self._answer("accept-proposal", proposal, body, agent)
 
-    def reject(self, proposal: Event | str, body: str | Absent = ABSENT, *, agent: str) -> Recorded:
+    def reject(self, proposal: Event | str, body: str = "rejected", *, agent: str) -> Recorded:
         """Reject a proposal."""
-        return self._answer(
-            "reject-proposal", proposal, "rejected" if isinstance(body, Absent) else body, agent
-        )
+        return self._answer("reject-proposal", proposal, body, agent)
 
     def _answer(self, performative: str, proposal: Event | str, body: str, agent: str) -> Recorded:
         to: Sequence[str] = (proposal.agent,) if isinstance(proposal, Event) else ()
@@ -101,11 +103,6 @@ def role_draft(kind: str, holder: str, role: str, agent: str) -> Draft:
     value: Mapping[str, Any] = {"agent": holder, "role": role}
     key = role_key(holder, role)
     return Draft(type="mutation", agent=agent, kind=kind, to=(holder,), state_key=key, value=value)
-
-
-def request_draft(body: str, agent: str, to: str, task_id: str | None) -> Draft:
-    """The message that asks an agent for something."""
-    return Draft(type="message", agent=agent, to=(to,), performative="request", body=body, task_id=task_id)
 
 
 def reply(

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypedDict, Unpack
 
 from convlog_sqlite import strictjson
 from convlog_sqlite.acting import Acting
-from convlog_sqlite.coordination import Coordinating, Recorded, identity, reply, request_draft
+from convlog_sqlite.coordination import Coordinating, Recorded, identity, reply
 from convlog_sqlite.drafts import ABSENT, Absent, Attachment, Draft
 from convlog_sqlite.errors import NotAuthorized, UnknownReference
 from convlog_sqlite.events import Event
@@ -235,7 +235,7 @@ class Session(Verbs[Event], Acting):
 
         Raises NoReply, whose `request` can be waited for again with `reply_to`.
         """
-        return self.reply_to(self.append(request_draft(body, agent, to, task_id)), timeout=timeout)
+        return self.reply_to(self.request(body, agent=agent, to=to, task_id=task_id), timeout=timeout)
 
     def reply_to(self, request: Event | str, *, timeout: float | None = None) -> Event:
         """Wait for the first event of another agent that has `request` as its parent. Raises NoReply."""

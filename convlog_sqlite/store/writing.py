@@ -16,7 +16,13 @@ from typing import Any, Final, NamedTuple
 
 from convlog_sqlite import canonical, sealing, strictjson
 from convlog_sqlite.database import DATA_VERSION, Connection, fetch, value
-from convlog_sqlite.errors import IdempotencyConflict, PairingError, StoreCorrupt, UnknownReference
+from convlog_sqlite.errors import (
+    IdempotencyConflict,
+    InvalidEvent,
+    PairingError,
+    StoreCorrupt,
+    UnknownReference,
+)
 from convlog_sqlite.events import Corrupt, Event, Live
 from convlog_sqlite.instants import Clock, from_microseconds, id_bytes, id_text, new_event_id
 from convlog_sqlite.keystore import Keystore
@@ -25,6 +31,7 @@ from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.preparing import Described, Prepared, describe
 from convlog_sqlite.store.reading import FACETS, SELECT_STORE_HEAD, Opener
 from convlog_sqlite.store.sessions import SessionRow, Sessions
+from convlog_sqlite.store.states import line_of
 from convlog_sqlite.vocabulary import (
     LINKS,
     TYPES,
@@ -199,7 +206,7 @@ class Batch:
         if place is not None and prepared.event_id is None:
             keys = rules.judge(place, prepared, keys)
         if described.refers or keys is not prepared.envelope:
-            keys, resolved = self._resolve(keys, is_import=prepared.event_id is not None)
+            keys, resolved = self._resolve(keys, imported=prepared.event_id is not None)
             if place is None and "effect" in keys:  # its call is an effect
                 place = self._place(event_id, microseconds)
                 keys = rules.judge_effect(place, keys)
@@ -302,22 +309,27 @@ class Batch:
     def _intern(self, text: str) -> int:
         return self._context.names.intern(self._connection, text, self._fresh_names)
 
-    def _resolve(self, keys: dict[str, Any], *, is_import: bool) -> tuple[dict[str, Any], _Resolved]:
-        """Check every reference; the envelope keys, completed for a result from its call, and what was found."""
+    def _resolve(self, keys: dict[str, Any], *, imported: bool) -> tuple[dict[str, Any], _Resolved]:
+        """Check every reference; the envelope keys, completed for a result from its call, and what was found.
+
+        A parent may be in another session: what made an agent open this one. A link leads to an event of the
+        session itself, or of what it was forked from; only what is imported may say otherwise.
+        """
         answered, superseded = None, []
         if "call_id" in keys:
             keys = dict(keys)
-            answered = self._pair(keys, self._require("call_id", keys["call_id"]), is_import=is_import)
+            answered = self._pair(keys, self._require("call_id", keys["call_id"]), imported=imported)
+        find = self._require if imported else self._require_here
         parent = self._require("parent_id", keys["parent_id"]).pos if "parent_id" in keys else None
         for number, link_type in enumerate(LINKS, 1):
             for target in keys.get("links", {}).get(link_type, ()):
-                found = self._require(f"links/{link_type}", target)
+                found = find(f"links/{link_type}", target)
                 self._rows.link.append((self._pos + 1, number, found.pos))
                 if link_type == "supersedes":
                     superseded.append(found.pos)
         return keys, _Resolved(parent, answered, superseded)
 
-    def _pair(self, keys: dict[str, Any], call: _Reference, *, is_import: bool) -> int:
+    def _pair(self, keys: dict[str, Any], call: _Reference, *, imported: bool) -> int:
         call_id = keys["call_id"]
         if call.type != _TOOL_CALL:
             raise PairingError(call_id, "is not a tool_call")
@@ -331,11 +343,20 @@ class Batch:
         for key in _INHERITED:
             if key in said:
                 keys.setdefault(key, said[key])
-        if "effect" in said and keys["status"] == "ok" and "effect" not in keys and not is_import:
+        if "effect" in said and keys["status"] == "ok" and "effect" not in keys and not imported:
             self.flush()
             move = effects.result_move(self._connection, call_id)
             keys |= {} if move is None else {"effect": move}
         return call.seq
+
+    def _require_here(self, pointer: str, event_id: str) -> _Reference:
+        found = self._require(pointer, event_id)
+        if found.session != self._session.number and not any(
+            found.session == session and found.seq <= upto
+            for session, upto in line_of(self._connection, self._session)
+        ):
+            raise InvalidEvent(f"/{pointer}", f"{event_id} is an event of another session")
+        return found
 
     def _require(self, pointer: str, event_id: str) -> _Reference:
         wanted = id_bytes(event_id)
