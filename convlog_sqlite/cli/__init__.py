@@ -58,6 +58,10 @@ VERBS: Final = {
         "retention", "hold", "care", "convlog hold place --session build --reason legal_order --by ops"
     ),
     "anchor": Entry("care", "anchor", "care", "convlog anchor > head.json"),
+    "effects": Entry("acting", "effects", "plumbing", "convlog effects build --in-doubt"),
+    "recover": Entry(
+        "acting", "recover", "plumbing", "convlog recover build --as worker-1 --settle 0197a3c4=not-happened"
+    ),
 }
 
 

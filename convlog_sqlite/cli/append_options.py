@@ -63,6 +63,14 @@ Expect = Annotated[
         "Record a mutation only if this stands for its state key, and replace it. Repeatable.",
     ),
 ]
+Effect = Annotated[
+    str | None,
+    _envelope(
+        "--effect",
+        "STEP",
+        "A step of an effect: proposed, attempted=ID, committed=ID, withdrawn=ID, undone=ID or not_happened=ID.",
+    ),
+]
 Lease = Annotated[int | None, _envelope("--lease", "SECONDS", "How long a claim is held.")]
 To = Annotated[list[str] | None, _envelope("--to", "NAME", "Recipient. Repeatable.")]
 Performative = Annotated[

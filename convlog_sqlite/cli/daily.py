@@ -74,6 +74,7 @@ def append(
     value: key.Value = None,
     state_key: key.StateKey = None,
     expect: key.Expect = None,
+    effect: key.Effect = None,
     lease: key.Lease = None,
     attach: key.Attach = None,
     meta: key.Meta = None,

@@ -52,6 +52,7 @@ _TYPE_OF: Final = {
     "args": "tool_call",
     "body": "message",
     "attach": "message",
+    "effect": "mutation",
 }
 
 
@@ -117,6 +118,10 @@ def _of_options(given: dict[str, Any]) -> Draft:
             keys["links"] = _links(said)
         elif name == "expect":
             keys["expect"] = None if said == ["none"] else said
+        elif name == "effect":
+            keys["effect"] = _effect(said)
+            if keys["type"] == "mutation" and "kind" not in given:
+                keys["kind"] = f"effect-{keys['effect']['state']}"
         elif name == "attach":
             keys["attachments"] = [_attachment(item) for item in said]
         else:
@@ -151,6 +156,16 @@ def _links(given: Sequence[str]) -> dict[str, list[str]]:
             raise usage_error(f"{item!r} is not TYPE=ID", "--link")
         links.setdefault(link_type, []).append(event_id)
     return links
+
+
+def _effect(given: str) -> dict[str, str]:
+    """`proposed`, or what became of the effect ID."""
+    step, _, effect_id = given.partition("=")
+    if step in ("proposed", "attempted", "committed"):
+        effect = {"state": step}
+    else:
+        effect = {"state": "compensated", "outcome": step}
+    return effect | ({"id": effect_id} if effect_id else {})
 
 
 def _attachment(given: str) -> Attachment:
