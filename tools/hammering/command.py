@@ -12,12 +12,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from hammering import clock, kill, large, load, many, stuck
+from hammering import clock, effects, kill, large, load, many, stuck
 from hammering.findings import Findings, Run, table
 
 PARTS: Final[dict[str, Callable[[Run, Findings], None]]] = {
     "load": load.run,
     "kill": kill.run,
+    "effects": effects.run,
     "stuck": stuck.run,
     "clock": clock.run,
     "many": many.run,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import resource
 import sys
 import threading
@@ -19,12 +20,13 @@ from typing import Any, Final
 
 import apsw
 
-from convlog_sqlite import ConversationLog, Event, import_transcripts
+from convlog_sqlite import ConversationLog, EffectClaimed, EffectInDoubt, Event, import_transcripts
 from hammering import steps
 
 _TAIL: Final = 20
 _TAIL_PAUSE: Final = 0.005  # seconds: agents look, they do not spin
 _WRITE_PAUSE: Final = 0.001
+_TOOL_TAKES: Final = 0.004
 _PEAK: Final = "VmHWM:"
 
 
@@ -190,9 +192,34 @@ def verify(store: str) -> None:
     _through(found=found, peak=_peak())
 
 
+def act(store: str, name: str, ledger: str, count: str, seed: str) -> None:
+    """Make `count` effects happen, in an order of its own: those that nobody else is about or has left in doubt."""
+    chance = random.Random(int(seed))
+    outside = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def charge(key: str) -> dict[str, str]:
+        time.sleep(chance.uniform(0, _TOOL_TAKES))
+        os.write(outside, f"{key}\n".encode())
+        time.sleep(chance.uniform(0, _TOOL_TAKES))
+        return {"charged": key}
+
+    left = 0
+    with ConversationLog.open(store) as log:
+        _ready()
+        sys.stdin.readline()
+        session = log.session("effects")
+        for number in chance.sample(range(int(count)), int(count)):
+            key = f"charge-{number}"
+            try:
+                session.once(name, "charge", {"key": key}, idempotency_key=key, run=charge)
+            except (EffectClaimed, EffectInDoubt):
+                left += 1
+    _through(left=left)
+
+
 ROLES: Final[dict[str, Callable[..., None]]] = {
     role.__name__: role
-    for role in (append, tail, follow, follow_all, mirror, bring_in, hold, write, export, verify)
+    for role in (append, tail, follow, follow_all, mirror, bring_in, hold, write, export, verify, act)
 }
 
 if __name__ == "__main__":
