@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol, TypeVar, Unpack
 
 from convlog_sqlite.acting import DEFAULT_EFFECTS, Acting, Attempt
 from convlog_sqlite.drafts import ABSENT
 from convlog_sqlite.effects import CallKeys, Effect, Receipt, Reconciler, Recovery
-from convlog_sqlite.errors import EffectCommitted
+from convlog_sqlite.errors import ConvlogError, EffectCommitted
 from convlog_sqlite.events import Event
 from convlog_sqlite.vocabulary import EFFECT_LEASE
 
@@ -22,10 +22,9 @@ Result = TypeVar("Result")
 
 
 class Running(Protocol):
-    """Where blocking calls are made: see `AsyncConversationLog.run` and `make`."""
+    """Where blocking calls are made: see `AsyncConversationLog.run`."""
 
     async def run(self, call: Callable[[], Result]) -> Result: ...
-    async def make(self, call: Callable[[], Result], unmake: Callable[[Result], None]) -> Result: ...
 
 
 class AsyncActing:
@@ -85,15 +84,25 @@ class AsyncActing:
         agent: str,
         tool: str,
         args: Any,
-        key: str,
+        idempotency_key: str,
         approver: str | None,
         lease: float,
         keys: CallKeys,
     ) -> Attempt:
         session = self._session
-        return await self._log.make(
-            lambda: session.begin_effect(agent, tool, args, key, approver, lease, keys), Attempt.abandon
+        begun = asyncio.ensure_future(
+            self._log.run(
+                lambda: session.begin_effect(agent, tool, args, idempotency_key, approver, lease, keys)
+            )
         )
+        try:
+            return await asyncio.shield(begun)
+        except asyncio.CancelledError:
+            # The claim may be on its way: it is waited for, so that it can be said that nothing came of it.
+            with suppress(ConvlogError):
+                attempt = await begun
+                await self._to_its_end(attempt.abandon)
+            raise
 
     async def _failed(self, attempt: Attempt, error: BaseException) -> None:
         await self._to_its_end(lambda: attempt.failed(error))

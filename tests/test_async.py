@@ -24,6 +24,7 @@ from convlog_sqlite import (
     Session,
     StoreClosed,
 )
+from convlog_sqlite.acting import Acting
 from convlog_sqlite.locks import FileLock
 
 DESCRIPTORS = Path("/proc/self/fd")
@@ -54,11 +55,15 @@ WITHOUT_TWIN = {
         "foreign_id": "importing is not done in a loop",
     },
     Session: dict.fromkeys(("follow_pages", "reply_by", "approval_by"), "machinery"),
+    Acting: dict.fromkeys(
+        ("begin_effect", "receipt", "receipt_of", "commit_effect", "compensate"), "machinery"
+    ),
 }
 
 
 @pytest.mark.parametrize(
-    ("plain", "twin"), [(ConversationLog, AsyncConversationLog), (Session, AsyncSession)]
+    ("plain", "twin"),
+    [(ConversationLog, AsyncConversationLog), (Session, AsyncSession), (Acting, AsyncSession)],
 )
 def test_every_verb_has_a_twin(plain, twin):
     """What a sync log and session can do, the async ones can, with the same parameters."""

@@ -17,9 +17,9 @@ TOOLS = Path(__file__).resolve().parent.parent / "tools"
 def hammering(monkeypatch):
     """The modules of the tool."""
     monkeypatch.syspath_prepend(str(TOOLS))
-    from hammering import command, findings, judging, steps
+    from hammering import command, effects, findings, judging, steps
 
-    return SimpleNamespace(command=command, findings=findings, judging=judging, steps=steps)
+    return SimpleNamespace(command=command, effects=effects, findings=findings, judging=judging, steps=steps)
 
 
 @pytest.fixture
@@ -104,6 +104,34 @@ def test_it_runs():
     assert first == "seed 3"
     assert any("most descriptors" in line for line in rest)
     assert "none" in rest[-1]
+
+
+def test_effects_under_kill_happen_once():
+    """Eight workers killed at random: outside each effect is counted once, or the log lists it as in doubt."""
+    command = [sys.executable, str(TOOLS / "hammer"), "effects", "--short"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    print(done.stdout, done.stderr)  # the seed
+    assert done.returncode == 0
+    assert "24 committed, each charged once" in done.stdout
+
+
+def test_a_second_charge_and_a_lost_one_are_faults(hammering, log, tmp_path):
+    """What was charged twice, or was charged and is not in the log, is seen."""
+    ledger = tmp_path / "ledger"
+    session = log.session(hammering.effects.SESSION)
+    for key in ("a", "b"):
+        session.once("w", "charge", {"key": key}, idempotency_key=key, run=lambda key: key)
+    for charges, fault in (
+        ("a\nb\n", None),
+        ("a\nb\na\n", "twice"),
+        ("a\nb\nc\n", "['c']"),
+        ("a\n", "0 times"),
+    ):
+        ledger.write_text(charges)
+        found = hammering.findings.Findings("test")
+        assert hammering.effects._judge(log, ledger, found) == 0
+        assert bool(found.faults) == (fault is not None)
+        assert fault is None or any(fault in one for one in found.faults)
 
 
 def test_a_fault_is_exit_status_1(hammering, tmp_path, monkeypatch, capsys):

@@ -239,6 +239,53 @@ PLANTED = {
     ),
 }
 
+# The table of effects can be read out of the envelopes.
+EFFECTS_PLANTED = {
+    "an effect forgotten": ("DELETE FROM effect", {"index"}),
+    "an effect that stands further back": (
+        "UPDATE effect SET last = last - 1, state = 2",
+        {"index"},
+    ),
+    "another state": ("UPDATE effect SET state = 1", {"effect"}),
+    "no worker": ("UPDATE effect SET worker = NULL", {"effect"}),
+    "of another session": ("UPDATE effect SET session = 99", {"index", "effect"}),
+    "a last move that is another event": ("UPDATE effect SET last = last + 1", {"effect"}),
+    "a last move that is nothing": ("UPDATE effect SET last = 999", {"effect"}),
+    "an effect that nobody proposed": (
+        "INSERT INTO effect SELECT pos - 1, session, NULL, state, last, worker FROM effect",
+        {"effect"},
+    ),
+    "an effect where no event is": (
+        "INSERT INTO effect SELECT 999, session, NULL, state, last, worker FROM effect",
+        {"effect"},
+    ),
+}
+
+
+@pytest.mark.parametrize("what", EFFECTS_PLANTED)
+def test_a_changed_table_of_effects_is_found(store_path, what):
+    """What the table says of an effect and no envelope bears out is named, and so is what it does not know."""
+    with ConversationLog.init(store_path) as log:
+        session = log.session("s")
+        session.once("w", "charge", {}, idempotency_key="k", run=lambda _: 1)
+        session.message("next", agent="w")
+        assert list(log.verify()) == []
+    statement, expected = EFFECTS_PLANTED[what]
+    tamper(store_path, statement)
+    assert set(rules(store_path)) == expected
+
+
+def test_a_changed_worker_is_found(store_path):
+    """Of an attempt, the worker is who made it; a withdrawn effect never had one."""
+    with ConversationLog.init(store_path) as log:
+        session = log.session("s")
+        first, second = (session.tool_call("t", agent="a", effect={"state": "proposed"}) for _ in range(2))
+        session.mutation("effect-attempted", agent="w", effect={"id": first.id, "state": "attempted"})
+        session.settle(second, "withdrawn", agent="w")
+        assert list(log.verify()) == []
+    tamper(store_path, "UPDATE effect SET worker = (SELECT id FROM name WHERE text = 'a')")
+    assert [finding.rule for finding in found(store_path)] == ["effect", "effect"]
+
 
 @pytest.mark.parametrize("what", PLANTED)
 def test_a_planted_fault_is_found_and_nothing_else(store, what):
@@ -458,7 +505,7 @@ def test_every_rule_of_the_docstring_is_planted():
     for line in sys.modules["convlog_sqlite.verify"].__doc__.splitlines():
         if match := re.match(r" {4}([a-z, -]+?) {2,}", line):
             promised |= set(match[1].split(", "))
-    planted = set().union(*(expected for _, expected in PLANTED.values()))
+    planted = set().union(*(expected for _, expected in (*PLANTED.values(), *EFFECTS_PLANTED.values())))
     elsewhere = {"database", "anchor", "keystore-locked", "mirror-behind", "mirror-differs", "tombstone"}
     assert promised == planted | elsewhere
 
