@@ -120,8 +120,8 @@ def test_the_rules_hold_for_every_way_in(convlog, store_path, proposed):
     )
     assert done.returncode == 3
     taken, held, doubt = map(json.loads, done.stdout.splitlines())
-    assert (held["error"]["worker"], held["error"]["fence"]) == ("w1", taken["seq"])
-    assert doubt["error"]["attempted"] == taken["id"]
+    assert (held["error"], held["worker"], held["fence"]) == ("EffectClaimed", "w1", taken["seq"])
+    assert (doubt["error"], doubt["attempted"]) == ("EffectInDoubt", taken["id"])
 
 
 def test_effects_are_listed(convlog, proposed):
