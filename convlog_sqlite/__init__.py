@@ -59,6 +59,7 @@ from convlog_sqlite.importing import HARNESSES, ImportReport, import_transcripts
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.redaction import Redaction
+from convlog_sqlite.residue import Residue
 from convlog_sqlite.retention import RetentionPolicy
 from convlog_sqlite.session import EventKeys, Filters, Session
 from convlog_sqlite.store.reader import Page, SessionSummary
@@ -120,6 +121,7 @@ __all__ = [
     "PayloadUnreadable",
     "Redaction",
     "Refused",
+    "Residue",
     "RetentionPolicy",
     "SchemaTooNew",
     "Session",
