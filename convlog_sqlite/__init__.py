@@ -63,6 +63,7 @@ from convlog_sqlite.importing import HARNESSES, ImportReport, import_transcripts
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.redaction import Redaction
+from convlog_sqlite.residue import Residue
 from convlog_sqlite.retention import RetentionPolicy
 from convlog_sqlite.session import EventKeys, Filters, Session
 from convlog_sqlite.store.reader import Page, SessionSummary
@@ -131,6 +132,7 @@ __all__ = [
     "Recovery",
     "Redaction",
     "Refused",
+    "Residue",
     "RetentionPolicy",
     "SchemaTooNew",
     "Session",

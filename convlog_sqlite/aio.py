@@ -313,6 +313,7 @@ class AsyncConversationLog:
         by: str,
         dry_run: bool = False,
         override_hold: str | Sequence[str] = (),
+        verify: bool = False,
     ) -> Redaction:
         """See `ConversationLog.redact`. Once begun, it goes on to its end though the caller is cancelled."""
         return await self.run(
@@ -326,6 +327,7 @@ class AsyncConversationLog:
                 by=by,
                 dry_run=dry_run,
                 override_hold=override_hold,
+                verify=verify,
             )
         )
 

@@ -244,6 +244,7 @@ class ConversationLog(Keeping, Tracing):
         by: str,
         dry_run: bool = False,
         override_hold: str | Sequence[str] = (),
+        verify: bool = False,
     ) -> Redaction:
         """Erase the content of events, and leave the record that they existed, which still verifies.
 
@@ -251,7 +252,8 @@ class ConversationLog(Keeping, Tracing):
         this returns, no read in any process gives the content, and no file that the store knows of holds it
         or its key, but for those in `unreachable`. `reason` is one of the closed list, `by` the agent that
         answers for it. A dry run changes nothing. Where a hold covers one of the events, none is erased,
-        unless `override_hold` names it: that is recorded in the redaction.
+        unless `override_hold` names it: that is recorded in the redaction. With `verify`, every file is searched
+        afterwards, by another process, for the content and keys of the first 1,000 of them: see `residue`.
 
         Raises UnknownReference for an id, session or hold that does not exist, UnderHold, InvalidEvent,
         StoreError.
@@ -264,7 +266,9 @@ class ConversationLog(Keeping, Tracing):
         scope = Scope(kind, names if isinstance(names, tuple) else (names,))
         self._check_scope(scope)
         override = (override_hold,) if isinstance(override_hold, str) else tuple(override_hold)
-        return self._redactor().redact(scope, reason=reason, by=by, dry_run=dry_run, override=override)
+        return self._redactor().redact(
+            scope, reason=reason, by=by, dry_run=dry_run, override=override, verify=verify
+        )
 
     def _check_scope(self, scope: Scope) -> None:
         if self._store.database.read_only:

@@ -40,6 +40,7 @@ SPINE = (
     "files",
     "mirror",
     "retention",
+    "residue",
     "redaction",
     "status",
     "findings",
