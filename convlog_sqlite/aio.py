@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
@@ -204,6 +205,7 @@ class AsyncConversationLog:
         self._sync: ConversationLog | None = None
         self._readers: Threads | None = None
         self._appender: Appender | None = None
+        self._to_end: set[Future[Any]] = set()
 
     @classmethod
     def open(
@@ -257,6 +259,7 @@ class AsyncConversationLog:
             return
 
         def finish() -> None:
+            wait(list(self._to_end))
             appender.stop()
             log.close()
 
@@ -349,6 +352,15 @@ class AsyncConversationLog:
         if self._readers is None:
             raise StoreClosed("the log", "use it inside `async with`")
         return await self._readers.run(call)
+
+    async def to_its_end(self, call: Callable[[], Result]) -> Result:
+        """What `run` gives; once called it is made, even if the caller is cancelled: `close` waits for it."""
+        if self._readers is None:
+            raise StoreClosed("the log", "use it inside `async with`")
+        future = self._readers.submit(call)
+        self._to_end.add(future)
+        future.add_done_callback(self._to_end.discard)
+        return await asyncio.shield(asyncio.wrap_future(future))
 
     async def make(self, call: Callable[[], Result], unmake: Callable[[Result], None]) -> Result:
         """What `run` gives; what is given after the caller was cancelled is unmade."""

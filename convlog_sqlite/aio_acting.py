@@ -22,9 +22,10 @@ Result = TypeVar("Result")
 
 
 class Running(Protocol):
-    """Where blocking calls are made: see `AsyncConversationLog.run`."""
+    """Where blocking calls are made: see `AsyncConversationLog.run` and `to_its_end`."""
 
     async def run(self, call: Callable[[], Result]) -> Result: ...
+    async def to_its_end(self, call: Callable[[], Result]) -> Result: ...
 
 
 class AsyncActing:
@@ -56,7 +57,7 @@ class AsyncActing:
         except BaseException as error:
             await self._failed(attempt, error)
             raise
-        return await self._to_its_end(lambda: attempt.committed(result))
+        return await self._log.to_its_end(lambda: attempt.committed(result))
 
     @asynccontextmanager
     async def effect(
@@ -77,7 +78,7 @@ class AsyncActing:
         except BaseException as error:
             await self._failed(attempt, error)
             raise
-        await self._to_its_end(lambda: attempt.committed(attempt.result))
+        await self._log.to_its_end(lambda: attempt.committed(attempt.result))
 
     async def _begun(
         self,
@@ -91,7 +92,7 @@ class AsyncActing:
     ) -> Attempt:
         session = self._session
         begun = asyncio.ensure_future(
-            self._log.run(
+            self._log.to_its_end(
                 lambda: session.begin_effect(agent, tool, args, idempotency_key, approver, lease, keys)
             )
         )
@@ -101,14 +102,11 @@ class AsyncActing:
             # The claim may be on its way: it is waited for, so that it can be said that nothing came of it.
             with suppress(ConvlogError):
                 attempt = await begun
-                await self._to_its_end(attempt.abandon)
+                await self._log.to_its_end(attempt.abandon)
             raise
 
     async def _failed(self, attempt: Attempt, error: BaseException) -> None:
-        await self._to_its_end(lambda: attempt.failed(error))
-
-    async def _to_its_end(self, call: Callable[[], Result]) -> Result:
-        return await asyncio.shield(asyncio.ensure_future(self._log.run(call)))
+        await self._log.to_its_end(lambda: attempt.failed(error))
 
     async def effects(
         self, *, state: str | None = None, after: str | None = None, limit: int = DEFAULT_EFFECTS
@@ -122,7 +120,7 @@ class AsyncActing:
 
     async def settle(self, effect: Event | str, outcome: str, *, agent: str, result: Any = ABSENT) -> Effect:
         """See `Session.settle`."""
-        return await self._to_its_end(
+        return await self._log.to_its_end(
             lambda: self._session.settle(effect, outcome, agent=agent, result=result)
         )
 
