@@ -44,7 +44,7 @@ CREATE TABLE effect (
     worker  INTEGER
 ) STRICT;
 CREATE UNIQUE INDEX effect_key ON effect (key) WHERE key IS NOT NULL AND state <> 4;
-CREATE INDEX effect_open ON effect (session, state) WHERE state < 3;
+CREATE INDEX effect_state ON effect (session, state);
 
 CREATE TRIGGER fork_insert BEFORE INSERT ON fork WHEN EXISTS (SELECT 1 FROM fork WHERE session = new.session)
 BEGIN SELECT raise(ABORT, 'append-only'); END;
