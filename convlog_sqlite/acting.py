@@ -14,13 +14,14 @@ under one name, each takes the other's attempt for its own, left by a crash.
 from __future__ import annotations
 
 import heapq
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Self, Unpack
 
 from convlog_sqlite.coordination import identity
-from convlog_sqlite.drafts import ABSENT, Absent, Draft, check_name
+from convlog_sqlite.drafts import ABSENT, Absent, Draft, check_name, is_event_id
 from convlog_sqlite.effects import (
     CallKeys,
     Effect,
@@ -43,8 +44,10 @@ from convlog_sqlite.errors import (
     PairingError,
     PayloadUnreadable,
     Refused,
+    UnknownReference,
 )
 from convlog_sqlite.events import Event
+from convlog_sqlite.store.effects import Standing
 from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.vocabulary import EFFECT_LEASE, EFFECT_OUTCOMES, EFFECT_STATES, ROLE_ADDRESS
 
@@ -93,12 +96,16 @@ class Acting(ABC):
         `append` raises. What `run` gave and the log cannot keep raises InvalidEvent or EventTooLarge, behind
         the commit.
         """
+        check_tool(run)
         try:
             attempt = self.begin_effect(agent, tool, args, idempotency_key, approver, lease, keys)
         except EffectCommitted as known:
             return self.receipt_of(known)
         try:
             result = run(attempt.key)
+            if inspect.iscoroutine(result):  # nothing of it has run
+                result.close()
+                raise NotPerformed("the tool is a coroutine, which AsyncSession.once awaits")
         except BaseException as error:
             attempt.failed(error)
             raise
@@ -176,7 +183,12 @@ class Acting(ABC):
 
     def find_effect(self, effect: Event | str) -> Effect:
         """One effect of this session, by the id of the event that proposed it. Raises UnknownReference."""
-        return opened(self._reader, self.id, [self._reader.effect(self.id, identity(effect))])[0]
+        return opened(self._reader, self.id, [self._standing(identity(effect))])[0]
+
+    def _standing(self, effect_id: str) -> Standing:
+        if not is_event_id(effect_id):
+            raise UnknownReference("effect/id", effect_id)
+        return self._reader.effect(self.id, effect_id)
 
     def effects(
         self, *, state: str | None = None, after: str | None = None, limit: int = DEFAULT_EFFECTS
@@ -186,7 +198,7 @@ class Acting(ABC):
             raise InvalidEvent("/state", "one of " + ", ".join(EFFECT_STATES))
         if limit < 1:
             raise ValueError("a number of effects is 1 or more")
-        pos = 0 if after is None else self._reader.effect(self.id, after).pos
+        pos = 0 if after is None else self._standing(after).pos
         pages = [
             self._reader.effects(self.id, name, pos, limit)
             for name in (EFFECT_STATES if state is None else (state,))
@@ -340,3 +352,14 @@ class Attempt:
 
     def __repr__(self) -> str:
         return f"<attempt {self.fence} of effect {self.effect}>"
+
+
+def check_tool(run: Callable[[str], Any]) -> None:
+    """Refuse what cannot be called with a key, before an attempt says that it may have been. Raises TypeError."""
+    if not callable(run):
+        raise TypeError("the tool of an effect is a function of the key")
+    try:
+        signature = inspect.signature(run)
+    except ValueError:  # of some built-in functions nothing is known
+        return
+    signature.bind("key")

@@ -7,11 +7,12 @@ of it leaves the effect in doubt; what the tool gave is recorded though nobody w
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol, TypeVar, Unpack
 
-from convlog_sqlite.acting import DEFAULT_EFFECTS, Acting, Attempt
+from convlog_sqlite.acting import DEFAULT_EFFECTS, Acting, Attempt, check_tool
 from convlog_sqlite.drafts import ABSENT
 from convlog_sqlite.effects import CallKeys, Effect, Receipt, Reconciler, Recovery
 from convlog_sqlite.errors import ConvlogError, EffectCommitted
@@ -47,13 +48,16 @@ class AsyncActing:
         **keys: Unpack[CallKeys],
     ) -> Receipt:
         """See `Session.once`; what `run` gives is awaited."""
+        check_tool(run)
         try:
             attempt = await self._begun(agent, tool, args, idempotency_key, approver, lease, keys)
         except EffectCommitted as known:
             done = known
             return await self._log.run(lambda: self._session.receipt_of(done))
         try:
-            result = await run(attempt.key)
+            result: Any = run(attempt.key)
+            if inspect.isawaitable(result):  # a plain function has done it by now
+                result = await result
         except BaseException as error:
             await self._failed(attempt, error)
             raise

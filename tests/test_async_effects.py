@@ -58,6 +58,19 @@ def test_an_awaited_tool_is_called_once(store_path):
     assert states(store_path) == [("committed", None)]
 
 
+def test_a_plain_function_will_do(store_path):
+    """What a function that is no coroutine gave is recorded; one that does not take the key is no attempt."""
+
+    async def body(log):
+        session = log.session("s")
+        with pytest.raises(TypeError):
+            await session.once("w1", "t", {}, idempotency_key="k", run=lambda: 1)
+        return await session.once("w1", "t", {}, idempotency_key="k", run=lambda key: key)
+
+    assert run(store_path, body).result == "k"
+    assert states(store_path) == [("committed", None)]
+
+
 def test_a_block_runs_once(store_path):
     """The async context manager commits what the block left, and refuses the second time."""
 

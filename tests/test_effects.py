@@ -337,6 +337,35 @@ def test_bad_arguments_are_refused_before_anything_is_written(log, session):
     assert [effect.state for effect in session.effects()] in ([], ["proposed"])
 
 
+@pytest.mark.parametrize("tool", [None, lambda: 1, lambda key, other: 1])
+def test_what_cannot_be_called_is_no_attempt(session, tool):
+    """A tool that does not take the key is refused before anything says that it may have been called."""
+    with pytest.raises(TypeError):
+        once(session, tool)
+    assert session.effects() == []
+
+
+def test_a_coroutine_is_no_result(session):
+    """Nothing of it has run: the effect did not happen, and its key is free."""
+
+    async def tool(key):
+        return key
+
+    with pytest.raises(NotPerformed):
+        once(session, tool)
+    assert session.effects()[0].outcome == "not_happened"
+    assert once(session, print).result is None  # a built-in function will do
+
+
+@pytest.mark.parametrize("effect", ["", "nonsense", "0197a3c4", "0" * 36])
+def test_an_id_that_is_none_is_an_unknown_reference(session, effect):
+    """Whatever was given for an id."""
+    session.message("x", agent="a")
+    for call in (session.find_effect, lambda given: session.effects(after=given)):
+        with pytest.raises(UnknownReference):
+            call(effect)
+
+
 def test_a_block_runs_once(session):
     """The context manager commits what the block left as its result, and never runs for what may have happened."""
     with session.effect("w1", "mail", {"to": "x"}, idempotency_key="m") as attempt:
