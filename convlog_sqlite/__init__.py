@@ -22,6 +22,7 @@ from convlog_sqlite.errors import (
     EffectInDoubt,
     EffectTransitionError,
     EventTooLarge,
+    FilesLeft,
     ForkedHandle,
     IdempotencyConflict,
     ImportFailed,
@@ -39,6 +40,7 @@ from convlog_sqlite.errors import (
     PayloadUnreadable,
     Refused,
     SchemaTooNew,
+    SessionRemoved,
     StateConflict,
     StoreBusy,
     StoreClosed,
@@ -64,6 +66,7 @@ from convlog_sqlite.retention import RetentionPolicy
 from convlog_sqlite.session import EventKeys, Filters, Session
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reserved import Hold
+from convlog_sqlite.store.sessions import RemovedSession
 from convlog_sqlite.store.tracing import Edge, Trace
 from convlog_sqlite.strictjson import parse as parse_json
 
@@ -93,6 +96,7 @@ __all__ = [
     "Event",
     "EventKeys",
     "EventTooLarge",
+    "FilesLeft",
     "Filters",
     "Finding",
     "ForeignDraft",
@@ -121,10 +125,12 @@ __all__ = [
     "PayloadUnreadable",
     "Redaction",
     "Refused",
+    "RemovedSession",
     "Residue",
     "RetentionPolicy",
     "SchemaTooNew",
     "Session",
+    "SessionRemoved",
     "SessionSummary",
     "StateConflict",
     "StoreBusy",

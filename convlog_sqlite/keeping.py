@@ -18,10 +18,11 @@ from convlog_sqlite.instants import Clock, id_bytes, id_text, new_event_id
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.redaction import Redaction, Redactor
 from convlog_sqlite.retention import RetentionPolicy, Rules, policies_of
-from convlog_sqlite.store import candidates, opening
+from convlog_sqlite.store import candidates, opening, removing
 from convlog_sqlite.store.preparing import Prepared, prepare, subject_digest
 from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.reserved import HOLD_KEY, POLICY_KEY, Hold, Standing, standing
+from convlog_sqlite.store.sessions import RemovedSession
 from convlog_sqlite.vocabulary import REASONS, STORE_SESSION
 
 Check = Callable[[Standing], None]
@@ -124,6 +125,10 @@ class Keeping:
 
         self._decide("policy-removed", {"id": policy_id}, by, POLICY_KEY.format(id=policy_id[:64]), check)
 
+    def removed_sessions(self) -> list[RemovedSession]:
+        """The sessions that retention removed, by id."""
+        return self.reader.removed_sessions()
+
     def policies(self) -> list[RetentionPolicy]:
         """The retention policies that stand, by id. A subject is shown as its keyed digest."""
         return policies_of(self._standing())
@@ -139,8 +144,9 @@ class Keeping:
     def apply_retention(self, *, by: str, dry_run: bool = False) -> Redaction:
         """Erase what the policies say is due now, as `redact` does; what a hold covers is kept and counted.
 
-        There is one redaction for each session and policy, which names the policy and its version. Nothing
-        else ever applies the policies. Raises InvalidEvent, StoreError.
+        There is one redaction for each session and policy, which names the policy and its version. Closed
+        sessions that a policy with the target `envelope` says are due are removed whole: each is recorded by
+        a `session-removed` in `_store`. Nothing else ever applies the policies. Raises InvalidEvent, StoreError.
         """
         check_name(by, "/by")
         if not dry_run:
@@ -148,7 +154,7 @@ class Keeping:
         return self._redactor().retain(by=by, dry_run=dry_run)
 
     def explain(self, event_id: str) -> str:
-        """In one line: what will happen to the content of an event, when, and why.
+        """In one line: what will happen to the content of an event, and to its session, when, and why.
 
         Raises UnknownReference; the first 8 or more digits of an id will do where they are unique.
         """
@@ -158,7 +164,11 @@ class Keeping:
             session = self._store.writer.sessions.require(connection, event.session)
             (candidate,) = candidates.page(connection, session, event.seq - 1, 1, rules.subjects)
             newest = candidates.newest(connection, session, rules.counts)
-        return rules.explain(candidate, newest)
+            closed = removing.closed(connection, session)
+            why = None if closed is None else removing.kept(connection, session, rules)
+        removal = rules.explain_session(session, closed, why)
+        said = rules.explain(candidate, newest)
+        return said if removal is None else f"{said}; {removal}"
 
     def _standing(self) -> Standing:
         with self._store.database.read() as connection:

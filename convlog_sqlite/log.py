@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +25,7 @@ from convlog_sqlite.errors import (
     InvalidEvent,
     NotAStore,
     Refused,
+    SessionRemoved,
     StoreBusy,
     StoreReadOnly,
     UnknownReference,
@@ -146,8 +147,8 @@ class ConversationLog(Keeping, Tracing):
     def session(self, session_id: str, *, tenant: str | None = None) -> Session:
         """The session `session_id`; its first append opens it.
 
-        Raises InvalidEvent for what is no session id, or differs from an existing one only by case, and
-        UnknownReference when the session belongs to another tenant.
+        Raises InvalidEvent for what is no session id, or differs from an existing one only by case,
+        UnknownReference when the session belongs to another tenant, SessionRemoved when retention removed it.
         """
         check_session_id(session_id)
         if tenant is not None:
@@ -158,7 +159,7 @@ class ConversationLog(Keeping, Tracing):
         return Session(self, session_id, tenant)
 
     def sessions(self) -> list[SessionSummary]:
-        """Every session, by id, the reserved `_store` included."""
+        """Every session that is not removed, by id, the reserved `_store` included."""
         return self.reader.summaries()
 
     def event(self, event_id: str) -> Event:
@@ -171,20 +172,21 @@ class ConversationLog(Keeping, Tracing):
     def lines(self, *session_ids: str) -> Iterator[bytes]:
         """The canonical lines of sessions (none named: all, by id, then seq), in constant memory.
 
-        Raises UnknownReference for a session that does not exist, before the first line.
+        Raises UnknownReference for a session that does not exist, SessionRemoved for one that was removed, before
+        the first line; one that is removed meanwhile ends where it is.
         """
-        there = self.reader.session_ids()
         for session in session_ids:
-            if session not in there:
+            if self.reader.find_session(session) is None:
                 raise UnknownReference("session", session)
-        for session in session_ids or there:
-            yield from self.reader.lines(session)
+        for session in session_ids or self.reader.session_ids():
+            with suppress(SessionRemoved):
+                yield from self.reader.lines(session)
 
     def follow_lines(self, *session_ids: str, timeout: float | None = None) -> Iterator[bytes]:
         """The canonical lines of sessions (none named: all), those there are and those to come.
 
         In order within each session. Ends when nothing was appended for `timeout` seconds. Nothing in the
-        database stays open while the caller's code runs.
+        database stays open while the caller's code runs. A session that is removed has no more lines.
         """
         waiter = self.waiter()
         seen: dict[str, int] = {}
@@ -195,9 +197,10 @@ class ConversationLog(Keeping, Tracing):
                 for session in self.reader.changed_sessions(position):
                     if session_ids and session not in session_ids:
                         continue
-                    for block in self.reader.blocks(session, seen.get(session, 0)):
-                        yield from (canonical_line(envelope, payload) for _, envelope, payload in block)
-                        seen[session] = block[-1][0]
+                    with suppress(SessionRemoved):
+                        for block in self.reader.blocks(session, seen.get(session, 0)):
+                            yield from (canonical_line(envelope, payload) for _, envelope, payload in block)
+                            seen[session] = block[-1][0]
                 position = head
         finally:
             waiter.close()

@@ -34,6 +34,7 @@ from convlog_sqlite.errors import (
     KeystoreUnusable,
     MirrorBusy,
     NotAStore,
+    SessionRemoved,
     StoreBusy,
     StoreError,
     StoreFull,
@@ -46,6 +47,7 @@ from convlog_sqlite.events import Locked, canonical_line
 from convlog_sqlite.filesystem import (
     PRIVATE_FILE,
     make_private_directory,
+    sync,
     write_all,
 )
 from convlog_sqlite.follow import Waiter
@@ -105,7 +107,7 @@ class Mirror:
         if not lock.acquire_if_free(fcntl.LOCK_SH):
             raise MirrorBusy(self.root)
         try:
-            return {session: self._repair(session) + self._bring_up(session) for session in sessions}
+            return {session: self._bring_up(session, whole=True) for session in sessions}
         finally:
             lock.release()
 
@@ -255,7 +257,17 @@ class Mirror:
             _log.error("mirror: %s", problem)
         self.problem = problem
 
-    def _bring_up(self, session: str) -> int:
+    def _bring_up(self, session: str, *, whole: bool = False) -> int:
+        """Bring one file up to date, `whole`: compared from its first line; the number of lines written."""
+        try:
+            return (self._repair(session) if whole else 0) + self._steps(session)
+        except (SessionRemoved, StoreIOError):
+            if not self._reader.is_removed(session):
+                raise
+            self.remove(session)  # a directory that was made again a moment too late
+            return 0
+
+    def _steps(self, session: str) -> int:
         lock = self._session_lock(session)
         name = f"{self._root_name}/{session}/{FILE_NAME}"  # a Path takes longer than the write
         written = 0
@@ -356,9 +368,35 @@ class Mirror:
     def rewrite(self, session: str) -> None:
         """Write a session's file anew from the log, and overwrite the bytes of the old one where they lie.
 
+        That of a session that is removed is removed.
+
         What lies beside it goes with it, overwritten and removed: a file that a crash left, and one that was
         set aside because it was ahead of the log: it may hold what is to be erased, and nothing can tell.
+
+        Whoever appends meanwhile waits for the last lines only: what is written before the lock is taken was
+        read after the erasure, and the old bytes have no name that anybody opens. One caller at a time.
         """
+        path = self.path(session)
+        if not path.parent.is_dir():
+            return
+        if self._reader.is_removed(session):
+            self.remove(session)
+            return
+        lock = self._session_lock(session)
+        try:
+            with os_errors(path), files.replacement(path) as new:
+                seq, _ = self._write_from(session, new.descriptor, 0) if path.exists() else (0, 0)
+                sync(new.descriptor)
+                with lock.held(_LOCK_SECONDS):
+                    self._cursors.pop(session, None)
+                    if new.begin():
+                        self._write_from(session, new.descriptor, seq)
+                        new.put()
+        finally:
+            lock.close()
+
+    def remove(self, session: str) -> None:
+        """Destroy a session's file, what lies beside it, and its directory, unless somebody put more there."""
         path = self.path(session)
         if not path.parent.is_dir():
             return
@@ -366,22 +404,26 @@ class Mirror:
         try:
             with lock.held(_LOCK_SECONDS), os_errors(path):
                 self._cursors.pop(session, None)
-                with files.replaced(path) as is_there:
-                    if is_there:
-                        self._rebuild(session, path)
+                files.destroy_all(path)
+                with contextlib.suppress(OSError):  # what others put there is not ours to remove
+                    path.parent.rmdir()
         finally:
             lock.close()
 
+    def _write_from(self, session: str, descriptor: int, seq: int) -> tuple[int, int]:
+        """Write the lines behind `seq`; the seq of the last one, and how many they were."""
+        total = 0
+        while True:
+            data, seq, count = self._lines(session, seq)
+            if not count:
+                return seq, total
+            write_all(descriptor, data)
+            total += count
+
     def _rebuild(self, session: str, path: Path) -> int:
         """Write the file anew beside itself and put it in its place."""
-        seq, total = 0, 0
         with files.made_anew(path) as descriptor:
-            while True:
-                data, seq, count = self._lines(session, seq)
-                if not count:
-                    break
-                write_all(descriptor, data)
-                total += count
+            _, total = self._write_from(session, descriptor, 0)
         self._cursors.pop(session, None)
         return total
 

@@ -46,6 +46,7 @@ SPINE = (
     "findings",
     "tombstones",
     "mirror_check",
+    "payload_check",
     "verify",
     "coordination",
     "tracing",

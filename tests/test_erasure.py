@@ -30,6 +30,7 @@ from convlog_sqlite import (
     import_transcripts,
 )
 from convlog_sqlite import keystore as keystores
+from convlog_sqlite.files import Replacement
 from convlog_sqlite.keystore import SLOT_BYTES
 from convlog_sqlite.locks import FileLock
 
@@ -254,14 +255,14 @@ class TestResidue:
         file = log.mirror.path("s")
         os.link(file, file.with_name(".conversation.jsonl.old"))
         seen = []
-        real = log._redactor()._mirrors(log.path / "sessions").__class__._rebuild
+        real = Replacement.put
 
-        def spy(mirror, name, path):
-            seen.append(path.read_bytes())
-            return real(mirror, name, path)
+        def spy(new):
+            seen.append(file.read_bytes())
+            real(new)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("convlog_sqlite.mirror.Mirror._rebuild", spy)
+            patch.setattr(Replacement, "put", spy)
             log.redact(events=[event.id], **WHY)
         assert MARK.encode() in seen[0]
         assert residue([MARK.encode()], log.path) == []
@@ -477,8 +478,8 @@ STEPS = {
     "inside the transaction that wipes": "die_after(committing.Writer, 'record_inside')",
     "the content is wiped": "die_after(erasing.Eraser, 'erase')",
     "a file is half rewritten": "die_after(mirror, 'write_all')",
-    "a file has a second name": "files.made_anew = die",
-    "a file is rewritten": "die_after(mirror.Mirror, '_rebuild')",
+    "a file has a second name": "die_after(os, 'link')",
+    "a file is rewritten": "die_after(files.Replacement, 'put')",
     "an old file is overwritten": "die_after(files, 'destroy', 4)",
     "one file of two is rewritten": "die_after(mirror.Mirror, 'rewrite')",
     "before the intent is forgotten": "erasing.Eraser.settle = die",

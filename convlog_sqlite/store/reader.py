@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from convlog_sqlite.database import Connection, Database, fetch, value
-from convlog_sqlite.errors import PayloadCorrupt, UnknownReference
+from convlog_sqlite.errors import PayloadCorrupt, SessionRemoved, UnknownReference
 from convlog_sqlite.events import Event, Live, Payload, canonical_line
 from convlog_sqlite.instants import from_microseconds, id_bytes
 from convlog_sqlite.store import blobs, reading
 from convlog_sqlite.store.committing import Writer
 from convlog_sqlite.store.reading import SCAN, Opener, Rows
-from convlog_sqlite.store.sessions import SessionRow
+from convlog_sqlite.store.sessions import RemovedSession, SessionRow, removed, require_there
 from convlog_sqlite.vocabulary import LAST_SEQ
 
 LINES_AT_ONCE: Final = 500  # rows fetched in one snapshot while a session is walked
@@ -48,10 +48,11 @@ class SessionSummary:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An event that exists: its session, and whether it is a call without a result."""
+    """An event that exists: its session, whether it is a call without a result, and whether it was removed."""
 
     session: str
     is_open: bool
+    is_removed: bool
 
 
 class Reader:
@@ -66,11 +67,12 @@ class Reader:
     def _find(self, connection: Connection, session: str) -> SessionRow | None:
         row = self._sessions.find(connection, session)
         if row is not None:
+            require_there(connection, row.number)
             self._sessions.remember(row)
         return row
 
     def find_session(self, session: str) -> SessionRow | None:
-        """The session, or None while nothing was appended to it."""
+        """The session, or None while nothing was appended to it. Raises SessionRemoved."""
         with self.database.read() as connection:
             return self._find(connection, session)
 
@@ -153,7 +155,7 @@ class Reader:
         return page
 
     def event(self, event_id: str) -> Event:
-        """The event with this id. Raises UnknownReference."""
+        """The event with this id. Raises UnknownReference, SessionRemoved."""
         return reading.event_by_id(self.database, self.opener, event_id)
 
     def lines(self, session: str, after: int = 0, before: int | None = None) -> Iterator[bytes]:
@@ -174,12 +176,12 @@ class Reader:
             after = rows[-1][0]
 
     def session_ids(self) -> list[str]:
-        """Every session, by id."""
+        """Every session that is not removed, by id."""
         with self.database.read() as connection:
             return [row.name for row in self._sessions.all(connection)]
 
     def summaries(self) -> list[SessionSummary]:
-        """Every session with its extent, by id."""
+        """Every session that is not removed with its extent, by id."""
         with self.database.read() as connection:
             found = []
             for row in self._sessions.all(connection):
@@ -191,6 +193,19 @@ class Reader:
                 found.append(SessionSummary(row.name, row.tenant, head - row.base, *extent, waiting))
             return found
 
+    def removed_sessions(self) -> list[RemovedSession]:
+        """The sessions that retention removed, by id."""
+        with self.database.read() as connection:
+            return removed(connection)
+
+    def is_removed(self, session: str) -> bool:
+        """Whether retention removed a session."""
+        try:
+            self.find_session(session)
+        except SessionRemoved:
+            return True
+        return False
+
     def store_head(self) -> tuple[int, bytes]:
         """(pos, store chain) of the newest event; (0, empty) in an empty store."""
         with self.database.read() as connection:
@@ -198,7 +213,7 @@ class Reader:
         return rows[0] if rows else (0, b"")
 
     def changed_sessions(self, after_pos: int) -> list[str]:
-        """The sessions that got events after `after_pos`, by id."""
+        """The sessions that got events after `after_pos` and are not removed, by id."""
         with self.database.read() as connection:
             numbers = {number for (number,) in fetch(connection, reading.SELECT_CHANGED, (after_pos,))}
             return [row.name for row in self._sessions.all(connection) if row.number in numbers]
@@ -225,8 +240,8 @@ class Reader:
         found = {}
         with self.database.read() as connection:
             for event_id in event_ids:
-                for session, is_open in fetch(connection, reading.SELECT_KNOWN, (id_bytes(event_id),)):
-                    found[event_id] = Known(session, bool(is_open))
+                for session, *said in fetch(connection, reading.SELECT_KNOWN, (id_bytes(event_id),)):
+                    found[event_id] = Known(session, *map(bool, said))
         return found
 
 

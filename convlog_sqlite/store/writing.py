@@ -30,7 +30,7 @@ from convlog_sqlite.store import blobs, rules
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.preparing import Described, Prepared, describe
 from convlog_sqlite.store.reading import FACETS, SELECT_STORE_HEAD, Opener
-from convlog_sqlite.store.sessions import SessionRow, Sessions
+from convlog_sqlite.store.sessions import SessionRow, Sessions, require_there
 from convlog_sqlite.store.states import line_of
 from convlog_sqlite.vocabulary import (
     LINKS,
@@ -41,9 +41,10 @@ HIGHEST_SLOT: Final = "SELECT coalesce(max(number), -1) FROM slot"
 SELECT_SESSION_HEAD: Final = """
 SELECT e.seq, v.chain FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
 WHERE e.session = ? ORDER BY e.seq DESC LIMIT 1"""
+# An event of a session that was removed has no row in `event`.
 SELECT_REFERENCE: Final = """
-SELECT v.pos, v.session, v.seq, e.type, v.bytes FROM envelope AS v
-CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq WHERE v.id = ?"""
+SELECT v.pos, v.session, v.seq, coalesce(e.type, 0), v.bytes FROM envelope AS v
+LEFT JOIN event AS e ON e.session = v.session AND e.seq = v.seq WHERE v.id = ?"""
 SELECT_IDEMPOTENT: Final = "SELECT pos FROM idempotency WHERE digest = ?"
 SELECT_AT: Final = """
 SELECT v.seq, v.id, v.bytes, p.slot, p.sealed, v.commitment FROM envelope AS v
@@ -181,6 +182,8 @@ class Batch:
         self._pos, self._store_chain = context.heads.store or self._store_head()
 
     def _session_head(self) -> tuple[int, bytes]:
+        # Asked whenever another handle committed: only that can have removed it.
+        require_there(self._connection, self._session.number)
         rows: list[tuple[int, bytes]] = fetch(self._connection, SELECT_SESSION_HEAD, (self._session.number,))
         start = canonical.origin(self._context.store_id, self._session.name)
         return rows[0] if rows else (self._session.base, start)
@@ -351,7 +354,7 @@ class Batch:
         found = self._here.get(wanted)
         if found is None:
             rows = fetch(self._connection, SELECT_REFERENCE, (wanted,))
-            if not rows:
+            if not rows or not rows[0][4]:
                 raise UnknownReference(pointer, event_id)
             found = _Reference(*rows[0])
         return found
@@ -374,6 +377,7 @@ class Batch:
                 return Event(self._here[prepared.event_id].envelope, Live(prepared.payload))
             rows = fetch(self._connection, SELECT_REFERENCE, (prepared.event_id,))
             if rows:
+                require_there(self._connection, rows[0][1])
                 return Event(rows[0][4], Live(prepared.payload))
         if digest is None:
             return None
