@@ -18,7 +18,7 @@ from convlog_sqlite.instants import Clock, id_bytes, id_text, new_event_id
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.redaction import Redaction, Redactor
 from convlog_sqlite.retention import RetentionPolicy, Rules, policies_of
-from convlog_sqlite.store import candidates, opening, removing
+from convlog_sqlite.store import candidates, copies, opening, removing
 from convlog_sqlite.store.preparing import Prepared, prepare, subject_digest
 from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.reserved import HOLD_KEY, POLICY_KEY, Hold, Standing, standing
@@ -152,6 +152,28 @@ class Keeping:
         if not dry_run:
             self._check_writable()
         return self._redactor().retain(by=by, dry_run=dry_run)
+
+    def exports(self) -> list[str]:
+        """The directories that were exported to and not forgotten: where an erasure looks for files."""
+        with self._store.database.read() as connection:
+            return copies.exports(connection)
+
+    def forget_export(self, directory: str | Path) -> None:
+        """Let a directory of exports be none any more: no erasure waits for it, or looks there.
+
+        For one that was deleted. One that is not there may be on a disk that is not mounted, which nothing can
+        tell from here: the caller answers for it. Where it is there, it is forgotten only if no exported file
+        is. Raises FilesLeft, UnknownReference for what was never exported to, MirrorBusy, StoreError.
+        """
+        self._check_writable()
+        self._redactor().forget(Path(directory).absolute())
+
+    def _register_export(self, root: Path) -> None:
+        with self._store.database.read() as connection:
+            registered = copies.is_registered(connection, str(root))
+        if not registered:
+            with self._store.database.write() as connection:
+                copies.register(connection, copies.EXPORT, str(root))
 
     def explain(self, event_id: str) -> str:
         """In one line: what will happen to the content of an event, and to its session, when, and why.

@@ -215,17 +215,15 @@ class ConversationLog(Keeping, Tracing):
     def exporter(self, directory: str | Path) -> Mirror:
         """Files like the mirror's, kept in another directory, which is written down in the store first.
 
-        Raises StoreReadOnly on a read-only handle: a file that may hold plaintext is never unregistered.
+        Raises StoreReadOnly on a read-only handle: no file that may hold plaintext is ever unknown to the store.
         """
         if self.path is None:
             raise NotAStore(":memory:", "an ephemeral log has no exports")
         root = Path(directory).absolute()
-        with self._store.database.read() as connection:
-            registered = copies.is_registered(connection, str(root))
-        if not registered:
-            with self._store.database.write() as connection:
-                copies.register(connection, copies.EXPORT, str(root))
-        return Mirror(self.reader, root, self.path, enabled=True)
+        self._register_export(root)
+        return Mirror(
+            self.reader, root, self.path, enabled=True, register=lambda: self._register_export(root)
+        )
 
     def export_to(self, directory: str | Path, *session_ids: str) -> dict[str, int]:
         """Bring `directory/<session>/conversation.jsonl` up to date; the lines written to each session's file."""

@@ -21,8 +21,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -47,49 +46,40 @@ from convlog_sqlite.events import Locked, canonical_line
 from convlog_sqlite.filesystem import (
     PRIVATE_FILE,
     make_private_directory,
-    sync,
-    write_all,
 )
 from convlog_sqlite.follow import Waiter
 from convlog_sqlite.locks import FileLock
+from convlog_sqlite.rewriting import FILE_NAME, LOCK_SECONDS, Cursor, Rewriting
 from convlog_sqlite.store.reader import LINES_AT_ONCE, Reader
 
-FILE_NAME: Final = "conversation.jsonl"
-_LOCK_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.001
 
 _log: Final = logging.getLogger("convlog_sqlite")
 
 
-@dataclass(frozen=True, slots=True)
-class _Cursor:
-    """Where a file of this identity and size ends: after event `seq`."""
-
-    inode: int
-    size: int
-    modified: int
-    seq: int
-
-
-class Mirror:
+class Mirror(Rewriting):
     """Keeps the files under `root`. Safe to use from several threads."""
 
-    def __init__(self, reader: Reader, root: Path, store: Path, *, enabled: bool) -> None:
-        """`store` is the directory that is watched for commits."""
-        self._reader, self.root, self._store = reader, root, store
+    def __init__(
+        self,
+        reader: Reader,
+        root: Path,
+        store: Path,
+        *,
+        enabled: bool,
+        register: Callable[[], None] | None = None,
+    ) -> None:
+        """`store` is the directory that is watched for commits. `register` is called before anything is written."""
+        self._reader, self.root, self._store, self._register = reader, root, store, register
         self._root_name = os.fspath(root)
         self.enabled = enabled
         self.problem: str | None = None
-        self._cursors: dict[str, _Cursor] = {}
+        self._cursors: dict[str, Cursor] = {}
         self._root_lock: FileLock | None = None
         self._making = threading.Lock()
         self._exporter: threading.Thread | None = None
         self._stop = threading.Event()
-
-    def path(self, session: str) -> Path:
-        """The file of a session."""
-        return self.root / session / FILE_NAME
 
     def update(self, *sessions: str) -> dict[str, int]:
         """Bring files up to date (none named: all) and return the lines written to each.
@@ -107,6 +97,7 @@ class Mirror:
         if not lock.acquire_if_free(fcntl.LOCK_SH):
             raise MirrorBusy(self.root)
         try:
+            self._be_registered()
             return {session: self._bring_up(session, whole=True) for session in sessions}
         finally:
             lock.release()
@@ -208,9 +199,25 @@ class Mirror:
                 if time.monotonic() > deadline:
                     raise MirrorBusy(self.root)
                 time.sleep(_LOOK_SECONDS)
+            self._be_registered()
             yield
         finally:
             lock.close()
+
+    def _be_registered(self) -> None:
+        # Under the lock that forgetting the directory takes: what is written here is known to the store.
+        if self._register is not None:
+            self._register()
+
+    @contextlib.contextmanager
+    def withdrawn(self) -> Iterator[list[Path]]:
+        """Whatever files of ours are left below the root, while nobody else writes there. Raises MirrorBusy."""
+        if not self.root.exists():
+            yield []
+            return
+        with self._exporting(), os_errors(self.root):
+            below = [entry for entry in sorted(self.root.iterdir()) if entry.is_dir()]
+            yield [file for entry in below for file in files.beside(entry / FILE_NAME)]
 
     def _follow(self, sessions: Sequence[str], stop: threading.Event) -> None:
         waiter = Waiter(self._reader.database, self._store)
@@ -273,7 +280,7 @@ class Mirror:
         written = 0
         try:
             while True:
-                with lock.held(_LOCK_SECONDS), os_errors(name):
+                with lock.held(LOCK_SECONDS), os_errors(name):
                     count = self._step(session, name)
                 written += count
                 # A block that is not full was the last: who appended since then comes after us.
@@ -286,7 +293,7 @@ class Mirror:
         """Compare a whole file with the log; make it anew where it differs, and return the lines written."""
         lock = self._session_lock(session)
         try:
-            with lock.held(_LOCK_SECONDS), os_errors(self.path(session)):
+            with lock.held(LOCK_SECONDS), os_errors(self.path(session)):
                 return 0 if self._is_right(session) else self._rebuild(session, self.path(session))
         finally:
             lock.close()
@@ -365,61 +372,6 @@ class Mirror:
             return None
         return seq
 
-    def rewrite(self, session: str) -> None:
-        """Write a session's file anew from the log, and overwrite the bytes of the old one where they lie.
-
-        That of a session that is removed is removed.
-
-        What lies beside it goes with it, overwritten and removed: a file that a crash left, and one that was
-        set aside because it was ahead of the log: it may hold what is to be erased, and nothing can tell.
-
-        Whoever appends meanwhile waits for the last lines only: what is written before the lock is taken was
-        read after the erasure, and the old bytes have no name that anybody opens. One caller at a time.
-        """
-        path = self.path(session)
-        if not path.parent.is_dir():
-            return
-        if self._reader.is_removed(session):
-            self.remove(session)
-            return
-        lock = self._session_lock(session)
-        try:
-            with os_errors(path), files.replacement(path) as new:
-                seq, _ = self._write_from(session, new.descriptor, 0) if path.exists() else (0, 0)
-                sync(new.descriptor)
-                with lock.held(_LOCK_SECONDS):
-                    self._cursors.pop(session, None)
-                    if new.begin():
-                        self._write_from(session, new.descriptor, seq)
-                        new.put()
-        finally:
-            lock.close()
-
-    def remove(self, session: str) -> None:
-        """Destroy a session's file, what lies beside it, and its directory, unless somebody put more there."""
-        path = self.path(session)
-        if not path.parent.is_dir():
-            return
-        lock = self._session_lock(session)
-        try:
-            with lock.held(_LOCK_SECONDS), os_errors(path):
-                self._cursors.pop(session, None)
-                files.destroy_all(path)
-                with contextlib.suppress(OSError):  # what others put there is not ours to remove
-                    path.parent.rmdir()
-        finally:
-            lock.close()
-
-    def _write_from(self, session: str, descriptor: int, seq: int) -> tuple[int, int]:
-        """Write the lines behind `seq`; the seq of the last one, and how many they were."""
-        total = 0
-        while True:
-            data, seq, count = self._lines(session, seq)
-            if not count:
-                return seq, total
-            write_all(descriptor, data)
-            total += count
-
     def _rebuild(self, session: str, path: Path) -> int:
         """Write the file anew beside itself and put it in its place."""
         with files.made_anew(path) as descriptor:
@@ -433,6 +385,6 @@ def _interrupt_when(stop: threading.Event, waiter: Waiter) -> None:
     waiter.interrupt()
 
 
-def _cursor_at(descriptor: int, seq: int) -> _Cursor:
+def _cursor_at(descriptor: int, seq: int) -> Cursor:
     found = os.fstat(descriptor)
-    return _Cursor(found.st_ino, found.st_size, found.st_mtime_ns, seq)
+    return Cursor(found.st_ino, found.st_size, found.st_mtime_ns, seq)

@@ -16,7 +16,14 @@ from typing import Any, Final
 
 from convlog_sqlite.database import BUSY_SECONDS, Database
 from convlog_sqlite.drafts import check_name
-from convlog_sqlite.errors import ConvlogError, InvalidEvent, StoreBusy, StoreError
+from convlog_sqlite.errors import (
+    ConvlogError,
+    FilesLeft,
+    InvalidEvent,
+    StoreBusy,
+    StoreError,
+    UnknownReference,
+)
 from convlog_sqlite.events import Erased
 from convlog_sqlite.instants import Clock, id_text
 from convlog_sqlite.locks import FileLock
@@ -168,6 +175,16 @@ class Redactor:
 
     def _expiry(self, database: Database, now: int) -> Expiry:
         return Expiry(database, self._store.writer.opener, lambda found: Rules.of(found, now // 1000))
+
+    def forget(self, root: Path) -> None:
+        """Forget a directory of exports. See `ConversationLog.forget_export`."""
+        with self._store.database.read() as connection:
+            if str(root) not in copies.exports(connection):
+                raise UnknownReference("export", str(root))
+        with _Alone(self._store) as database, self._mirrors(root).withdrawn() as left:
+            if left:
+                raise FilesLeft(root, left)
+            self._eraser(database).forget_place(str(root))
 
     def finish(self) -> None:
         """Finish what a crash left half done, and destroy again what an older keystore brought back.

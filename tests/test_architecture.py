@@ -38,6 +38,7 @@ SPINE = (
     "store",
     "follow",
     "files",
+    "rewriting",
     "mirror",
     "retention",
     "residue",

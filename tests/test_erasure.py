@@ -427,7 +427,7 @@ class TestWhatIsErased:
 # Patches a step so that the process dies there, or before it.
 DYING = """
     import os, signal, sys
-    from convlog_sqlite import ConversationLog, files, mirror, redaction
+    from convlog_sqlite import ConversationLog, files, mirror, redaction, rewriting
     from convlog_sqlite.keystore import DiskFile, Keystore
     from convlog_sqlite.store import committing, erasing
 
@@ -477,7 +477,7 @@ STEPS = {
     "the slots are overwritten": "die_after(Keystore, 'destroy')",
     "inside the transaction that wipes": "die_after(committing.Writer, 'record_inside')",
     "the content is wiped": "die_after(erasing.Eraser, 'erase')",
-    "a file is half rewritten": "die_after(mirror, 'write_all')",
+    "a file is half rewritten": "die_after(rewriting, 'write_all')",
     "a file has a second name": "die_after(os, 'link')",
     "a file is rewritten": "die_after(files.Replacement, 'put')",
     "an old file is overwritten": "die_after(files, 'destroy', 4)",

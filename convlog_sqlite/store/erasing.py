@@ -89,6 +89,7 @@ NEWEST_SLOTS: Final = "SELECT slot FROM tombstone ORDER BY redaction DESC LIMIT 
 SELECT_BURIED: Final = """
 SELECT s.number, v.id, t.at, t.reason FROM slot AS s CROSS JOIN tombstone AS t ON t.pos = s.pos
 LEFT JOIN envelope AS v ON v.pos = t.redaction"""
+DELETE_PLACE: Final = "DELETE FROM intent_copy WHERE path = ?"
 FORGET_EVENTS: Final = "DELETE FROM intent_event WHERE intent = ?"
 FORGET_INTENT: Final = "DELETE FROM intent WHERE id = ?"
 
@@ -290,6 +291,15 @@ class Eraser:
             if not fetch(connection, SELECT_INTENT_COPIES, (intent.id,)):
                 connection.execute(FORGET_EVENTS, (intent.id,))
                 connection.execute(FORGET_INTENT, (intent.id,))
+
+    def forget_place(self, path: str) -> None:
+        """A place where files were is none any more: what waited for it alone is done."""
+        with self._database.write() as connection:
+            copies.unregister(connection, path)
+            connection.execute(DELETE_PLACE, (path,))
+        for intent in self.pending():
+            if intent.state != DECIDED:
+                self.settle(intent, ())
 
     def destroy_again(self) -> None:
         """Destroy what tombstones name and the keystore, restored from an older copy, has keys for."""
