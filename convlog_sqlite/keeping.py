@@ -37,8 +37,21 @@ class Keeping:
     _clock: Clock
     _mirror: Mirror | None
 
+    _given_up: frozenset[bytes] = frozenset()
+
     @abstractmethod
     def _redactor(self) -> Redactor: ...
+
+    def _finish_noticed(self) -> None:
+        """Finish the erasures that an append saw undone, unless their redactor lives; once, if it cannot be done."""
+        writer = self._store.writer
+        if self.path is None or not writer.undone - self._given_up:
+            return
+        redactor = self._redactor()
+        if redactor.finish():
+            self._given_up, writer.undone = redactor.pending(), frozenset()
+        else:
+            writer.look_again()
 
     def place_hold(
         self,
@@ -230,3 +243,4 @@ class Keeping:
         self._store.writer.record_decision(STORE_SESSION, decide)
         if self._mirror is not None and self._mirror.enabled:
             self._mirror.after_append(STORE_SESSION)
+        self._finish_noticed()

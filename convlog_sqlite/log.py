@@ -366,6 +366,7 @@ class ConversationLog(Keeping, Tracing):
         if self._mirror is not None and self._mirror.enabled:
             for session in sorted(written):
                 self._mirror.after_append(session)
+        self._finish_noticed()
         return outcomes
 
     def _request(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> Request | ConvlogError:
@@ -384,6 +385,7 @@ class ConversationLog(Keeping, Tracing):
         """
         with self._one_append():
             appended = self._store.writer.append(session, None, self._prepare(session, drafts))
+            self._finish_noticed()
         return sum(item.new for item in appended)
 
     def foreign_id(self, harness: str, key: str) -> str:

@@ -3,7 +3,7 @@
 Synchronous: when `redact` returns, the keys are gone from the disk, the sealed bytes are wiped, and every
 registered plaintext file that could be reached was written anew and its old bytes overwritten. What could
 not be reached is named, and the erasure stays pending until a later call has done it. What a crash left
-half done is finished by the next handle that opens the store for writing.
+half done is finished by the next handle that opens the store for writing, or that has it open and appends.
 """
 
 from __future__ import annotations
@@ -186,16 +186,16 @@ class Redactor:
                 raise FilesLeft(root, left)
             self._eraser(database).forget_place(str(root))
 
-    def finish(self) -> None:
+    def finish(self) -> bool:
         """Finish what a crash left half done, and destroy again what an older keystore brought back.
 
-        Not while somebody else is at it. Never raises a StoreError: a store where an erasure cannot be
+        Not while somebody else is at it: then False. Never raises a StoreError: a store where an erasure cannot be
         finished can be read and written, and the erasure stays pending; that is logged.
         """
         older = self._is_keystore_older()
         with self._store.database.read() as connection:
             if not older and not has_intents(connection):
-                return
+                return True
         try:
             with _Alone(self._store, seconds=0) as database:
                 eraser = self._eraser(database)
@@ -203,9 +203,14 @@ class Redactor:
                     eraser.destroy_again()
                 self._finish(eraser, eraser.pending(), Redaction())
         except StoreBusy:
-            pass  # a living redactor is at it
+            return False  # a living redactor is at it
         except StoreError as error:
             _log.error("erasure: pending: %s", error)
+        return True
+
+    def pending(self) -> frozenset[bytes]:
+        """What is decided and not done everywhere."""
+        return frozenset(intent.id for intent in self._eraser(self._store.database).pending())
 
     def _is_keystore_older(self) -> bool:
         with self._store.database.read() as connection:

@@ -133,6 +133,7 @@ class Heads:
     """
 
     version: int = -1
+    moved: bool = True  # another connection committed since somebody asked, and took note
     store: tuple[int, bytes] | None = None
     sessions: dict[int, tuple[int, bytes]] = field(default_factory=dict)
 
@@ -141,7 +142,7 @@ class Heads:
         version: int = value(connection, DATA_VERSION)
         if version != self.version or len(self.sessions) > _REMEMBERED_HEADS:
             self.forget()
-            self.version = version
+            self.version, self.moved = version, True
 
     def forget(self) -> None:
         """Read the heads from the tables again."""
