@@ -40,13 +40,14 @@ BEGIN SELECT raise(ABORT, 'append-only'); END;
 CREATE TRIGGER removal_delete BEFORE DELETE ON removal
 BEGIN SELECT raise(ABORT, 'append-only'); END;
 
--- Nothing is appended to a session that is removed, though its rows are gone.
+-- Nothing is appended to a session that is removed, though its rows are gone: without one there is no next
+-- number. Asked only where there is no row, so that an append costs no more.
 DROP TRIGGER event_order;
 CREATE TRIGGER event_order BEFORE INSERT ON event
-WHEN new.seq <> 1 + coalesce(
+WHEN new.seq IS NOT 1 + coalesce(
     (SELECT max(seq) FROM event WHERE session = new.session),
-    (SELECT base FROM session WHERE id = new.session), 0)
-    OR EXISTS (SELECT 1 FROM removal WHERE session = new.session)
+    CASE WHEN EXISTS (SELECT 1 FROM removal WHERE session = new.session) THEN NULL
+         ELSE coalesce((SELECT base FROM session WHERE id = new.session), 0) END)
 BEGIN SELECT raise(ABORT, 'append-only: seq counts without gaps, and what is removed stays so'); END;
 
 -- And no fork of it begins.

@@ -254,10 +254,10 @@ WHEN NOT EXISTS (SELECT 1 FROM removal AS r JOIN intent AS i ON i.id = r.intent 
 BEGIN SELECT raise(ABORT, 'append-only'); END;
 
 CREATE TRIGGER event_order BEFORE INSERT ON event
-WHEN new.seq <> 1 + coalesce(
+WHEN new.seq IS NOT 1 + coalesce(
     (SELECT max(seq) FROM event WHERE session = new.session),
-    (SELECT base FROM session WHERE id = new.session), 0)
-    OR EXISTS (SELECT 1 FROM removal WHERE session = new.session)
+    CASE WHEN EXISTS (SELECT 1 FROM removal WHERE session = new.session) THEN NULL
+         ELSE coalesce((SELECT base FROM session WHERE id = new.session), 0) END)
 BEGIN SELECT raise(ABORT, 'append-only: seq counts without gaps, and what is removed stays so'); END;
 
 CREATE TRIGGER event_update BEFORE UPDATE ON event

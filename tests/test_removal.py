@@ -16,7 +16,7 @@ from convlog_sqlite import (
     InvalidEvent,
     RetentionPolicy,
     SessionRemoved,
-    StoreCorrupt,
+    StoreFull,
     UnknownReference,
     import_transcripts,
 )
@@ -65,6 +65,7 @@ def fill(session):
         links={"evidence": [decided.id]},
         attachments=[Attachment("text/plain", MARK.encode() * 9)],
     )
+    session.message("x", agent="a", model="xyzzy-model", correlation_id="xyzzy-correlation")
     session._log.redact(events=[decided.id], reason="test", by="ops")
     return first
 
@@ -72,6 +73,17 @@ def fill(session):
 def close(session):
     """End a session."""
     return session.mutation("session-closed", agent="a")
+
+
+def residue(directory):
+    """Files that hold anything of what `fill` said, content or envelope: looked for by another process."""
+    program = """
+        import pathlib, sys
+        for path in pathlib.Path(sys.argv[1]).rglob("*"):
+            if path.is_file() and b"xyzzy" in path.read_bytes():
+                print(path)
+        """
+    return run(program, directory).stdout.split()
 
 
 def count(log, statement):
@@ -129,32 +141,27 @@ class TestWhatGoes:
         """No row of it is left but emptied envelopes, no key, no line anywhere; verify has nothing to say."""
         assert removed.complete
         assert {table: count(log, statement) for table, statement in ROWS.items()} == dict.fromkeys(ROWS, 0)
-        assert count(log, ENVELOPES) == 10
+        assert count(log, ENVELOPES) == 11
         assert count(log, ENVELOPES + " AND bytes <> x''") == 0
         slots = "SELECT number FROM slot WHERE pos IN (SELECT pos FROM envelope WHERE bytes = x'')"
         with log._store.database.read() as connection:
             numbers = [number for (number,) in connection.execute(slots).fetchall()]
-        assert len(numbers) == 12
+        assert len(numbers) == 13
         assert {type(answer).__name__ for answer in log._store.keystore.read(numbers)} == {"Erased"}
         for root in (log.path / "sessions", tmp_path / "out"):
             assert not (root / "s").exists()
             assert (root / "other" / "conversation.jsonl").read_bytes() == b"".join(log.lines("other"))
         assert list(log.verify()) == []
         assert list(log.verify(anchor=log.anchor())) == []
-        found = run(
-            "import pathlib, sys\n"
-            "print([p.name for p in pathlib.Path(sys.argv[1]).rglob('*') if p.is_file() and b'xyzzy-mark' in p.read_bytes()])",
-            tmp_path,
-        )
-        assert found.stdout.strip() == "[]"
+        assert residue(tmp_path) == []
 
     def test_the_removal_is_recorded(self, removed, log):
         """In `_store`, with the policy that did it, how many events there were, and where the chain ended."""
         (record,) = log.session("_store").tail(1, kind="session-removed")
         assert [record.id] == removed.redactions
         (said,) = log.removed_sessions()
-        assert (said.id, said.policy, said.by, said.events) == ("s", "old@1", record.id, 10)
-        assert (record.agent, record.value["session"], record.value["events"]) == ("ops", "s", 10)
+        assert (said.id, said.policy, said.by, said.events) == ("s", "old@1", record.id, 11)
+        assert (record.agent, record.value["session"], record.value["events"]) == ("ops", "s", 11)
         assert record.value["policy"] == {"id": "old", "version": 1}
         assert log.mirror.path("_store").read_bytes() == b"".join(log.lines("_store"))
 
@@ -185,7 +192,10 @@ class TestWhatGoes:
             log.session("S")
         already = log.redact(events=[ids[0]], reason="test", by="ops")
         assert (already.matched, already.already, already.erased) == (1, 1, 0)
-        assert b"".join(log.lines()).count(b'"session":"s","agent"') == 0
+        for lines in (log.lines(), log.follow_lines(timeout=0)):
+            text = b"".join(lines)
+            assert b'"session":"other"' in text
+            assert b'"session":"s","agent"' not in text
 
     def test_handles_that_were_open_notice(self, log, clock):
         """A session object, a follower and a second handle that had read it are refused from then on."""
@@ -685,12 +695,63 @@ def test_the_next_open_finishes_what_a_kill_left(log, clock, tmp_path, step):
         assert b"".join(whole.lines("_store")) == whole.mirror.path("_store").read_bytes()
     for root in (log.path / "sessions", out):
         assert not (root / "s").exists()
-    found = run(
-        "import pathlib, sys\n"
-        "print([p.name for p in pathlib.Path(sys.argv[1]).rglob('*') if p.is_file() and b'xyzzy-mark' in p.read_bytes()])",
-        tmp_path,
-    )
-    assert found.stdout.strip() == "[]"
+    assert residue(tmp_path) == []
+
+
+def test_appenders_and_retention_at_once(log):
+    """Two processes append to sessions and close them, two remove what is closed: nothing acknowledged is lost."""
+    writer = """
+        import json, sys
+        from convlog_sqlite import ConversationLog, SessionRemoved
+        acknowledged = {}
+        with ConversationLog.open(sys.argv[1], durability="normal") as log:
+            for number in range(30):
+                name = f"s{number}"
+                try:
+                    session = log.session(name)
+                    for n in range(6):
+                        for event in (
+                            session.message(f"{n}", agent=sys.argv[2]),
+                            session.mutation("session-closed", agent=sys.argv[2]),
+                        ):
+                            acknowledged.setdefault(name, []).append(event.id)
+                except SessionRemoved:
+                    pass
+        print(json.dumps(acknowledged))
+        """
+    remover = """
+        import sys, time
+        from convlog_sqlite import ConversationLog
+        removed = []
+        with ConversationLog.open(sys.argv[1], clock=lambda: time.time_ns() + 86_400 * 10**9) as log:
+            print("ready", flush=True)
+            end = time.monotonic() + 60
+            while len(log.removed_sessions()) < 30 and time.monotonic() < end:
+                removed += log.apply_retention(by="ops").removed
+        print(*removed)
+        """
+    log.set_policy(RetentionPolicy(id="now", target="envelope", max_age="1m"), by="ops")
+    start = [sys.executable, "-c"]
+    removers = [
+        subprocess.Popen([*start, textwrap.dedent(remover), log.path], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    for process in removers:
+        assert process.stdout.readline() == "ready\n"
+    writers = [
+        subprocess.Popen([*start, textwrap.dedent(writer), log.path, name], stdout=subprocess.PIPE, text=True)
+        for name in ("a", "b")
+    ]
+    said = [json.loads(process.communicate(timeout=120)[0]) for process in writers]
+    names = [process.communicate(timeout=120)[0].split() for process in removers]
+    assert [process.returncode for process in (*writers, *removers)] == [0] * 4
+    assert sorted(names[0] + names[1]) == sorted(f"s{number}" for number in range(30))  # each removed once
+    for found in log.removed_sessions():
+        acknowledged = sum(len(one.get(found.id, ())) for one in said)
+        assert found.events == acknowledged + 1  # and its opening
+    assert len(log.session("_store").tail(99, kind="session-removed")) == 30
+    assert list(log.verify()) == []
+    assert [path.name for path in (log.path / "sessions").iterdir()] == ["_store"]
 
 
 def test_a_file_of_somebody_else_beside_the_mirror_stays(log, clock):
@@ -737,7 +798,7 @@ def test_explain_tells_of_the_session(log, clock):
     assert "its session is removed when retention is next applied: due since" in log.explain(event.id)
 
 
-def test_a_disk_that_is_full_leaves_it_pending(log, clock, monkeypatch):
+def test_a_step_that_fails_leaves_it_pending(log, clock, monkeypatch):
     """The error is raised, nothing is claimed, and the next call finishes it."""
     session = log.session("s")
     fill(session)
@@ -747,10 +808,10 @@ def test_a_disk_that_is_full_leaves_it_pending(log, clock, monkeypatch):
     with monkeypatch.context() as patch:
 
         def fail(*_):
-            raise StoreCorrupt("removal", "no")
+            raise StoreFull(log.path)
 
         patch.setattr(emptying, "_delete", fail)
-        with pytest.raises(StoreCorrupt):
+        with pytest.raises(StoreFull):
             log.apply_retention(by="ops")
     assert count(log, "SELECT count(*) FROM intent") == 1
     assert [finding for finding in log.verify() if finding.severity == "fault"] == []

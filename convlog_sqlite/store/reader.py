@@ -67,20 +67,27 @@ class Reader:
     def _find(self, connection: Connection, session: str) -> SessionRow | None:
         row = self._sessions.find(connection, session)
         if row is not None:
-            require_there(connection, row.number)
             self._sessions.remember(row)
         return row
 
     def find_session(self, session: str) -> SessionRow | None:
         """The session, or None while nothing was appended to it. Raises SessionRemoved."""
         with self.database.read() as connection:
-            return self._find(connection, session)
+            row = self._find(connection, session)
+            if row is not None:
+                require_there(connection, row.number)
+            return row
 
     def head(self, session: str) -> int:
         """The seq of the last event, 0 while there is none."""
         with self.database.read() as connection:
             row = self._find(connection, session)
-            return 0 if row is None else value(connection, reading.SELECT_HEAD, (row.number,)) or row.base
+            if row is None:
+                return 0
+            head: int | None = value(connection, reading.SELECT_HEAD, (row.number,))
+            if head is None:
+                require_there(connection, row.number)
+            return row.base if head is None else head
 
     def read(
         self,
@@ -121,9 +128,12 @@ class Reader:
                 return Rows([], None)
             where = reading.look_up(connection, self._names, wanted) if wanted else None
             if wanted and where is None:
+                require_there(connection, row.number)
                 return Rows([], None)
             after, before, limit = (min(number, LAST_SEQ) for number in place)
             rows: Rows = select(connection, row, max(after, row.base), before, limit, where, scan)
+            if not rows.rows:  # it may have been removed: asked only here, so that a read costs no more
+                require_there(connection, row.number)
             return rows
 
     def calls_of(self, session: str, page: Page) -> Page:
@@ -149,6 +159,8 @@ class Reader:
                 return Page()
             place = (row.number, min(after, LAST_SEQ), min(limit, LAST_SEQ))
             open_now = fetch(connection, reading.SELECT_OPEN, place)
+            if not open_now:
+                require_there(connection, row.number)
             rows = [found for (seq,) in open_now for found in _at(connection, row.number, seq)]
         page = Page(self.opener.events(session, rows))
         page.next = open_now[-1][0] if len(open_now) == limit > 0 else None

@@ -1,8 +1,8 @@
 """Which sessions there are, and which are removed. Owns the tables `session` and `removal`.
 
 A session id is given once and for ever; two ids that differ only in case cannot both exist, because they
-are file names. A session that retention removed keeps its row, and is as good as not there: from the moment
-that its removal is decided, reading it and appending to it is SessionRemoved.
+are file names. A session that retention removed keeps its row, and is as good as not there: to open it or to
+append to it is SessionRemoved from the moment that its removal is decided, to read on in it when its rows went.
 """
 
 from __future__ import annotations
