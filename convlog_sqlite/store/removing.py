@@ -11,7 +11,7 @@ changed since is asked again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
@@ -36,9 +36,9 @@ SELECT count(*) FROM event AS e WHERE e.session = ?
 AND NOT EXISTS (SELECT 1 FROM tombstone AS t WHERE t.pos = e.pos)"""
 HAS_OPEN_CALL: Final = "SELECT EXISTS (SELECT 1 FROM open_call WHERE session = ?)"
 HAS_OPEN_EFFECT: Final = "SELECT EXISTS (SELECT 1 FROM effect WHERE session = ? AND state < 3)"
-HAS_FORK: Final = """
-SELECT EXISTS (SELECT 1 FROM fork AS f WHERE f.parent = ?
-AND NOT EXISTS (SELECT 1 FROM removal AS r WHERE r.session = f.session))"""
+SELECT_FORKS: Final = """
+SELECT f.session FROM fork AS f WHERE f.parent = ?
+AND NOT EXISTS (SELECT 1 FROM removal AS r WHERE r.session = f.session)"""
 HAS_INTENT: Final = "SELECT EXISTS (SELECT 1 FROM intent WHERE session = ? AND state = 1)"
 
 PAGE: Final = 1000
@@ -100,14 +100,16 @@ def closed(connection: Connection, session: SessionRow) -> Closed | None:
     return None
 
 
-def _rule(connection: Connection, session: SessionRow, judge: SessionJudge) -> Ruling | None:
+def _rule(
+    connection: Connection, session: SessionRow, judge: SessionJudge, leaving: Collection[int] = ()
+) -> Ruling | None:
     found = closed(connection, session)
     policy = None if found is None else judge.removal(found)
     if policy is None:
         return None
     head, _ = _head(connection, session)
     erasing: int = value(connection, COUNT_UNERASED, (session.number,))
-    return Ruling(policy, kept(connection, session, judge), erasing, head - session.base)
+    return Ruling(policy, kept(connection, session, judge, leaving), erasing, head - session.base)
 
 
 def _head(connection: Connection, session: SessionRow) -> tuple[int, bytes]:
@@ -115,22 +117,24 @@ def _head(connection: Connection, session: SessionRow) -> tuple[int, bytes]:
     return head
 
 
-def kept(connection: Connection, session: SessionRow, judge: SessionJudge) -> str | None:
-    """Why a closed session that is due stays, or None."""
-    why = _needed(connection, session)
+def kept(
+    connection: Connection, session: SessionRow, judge: SessionJudge, leaving: Collection[int] = ()
+) -> str | None:
+    """Why a closed session that is due stays, once the sessions of the numbers `leaving` are removed, or None."""
+    why = _needed(connection, session, leaving)
     return _kept_by_an_event(connection, session, judge) if why is None and judge.asks_events else why
 
 
-def _needed(connection: Connection, session: SessionRow) -> str | None:
+def _needed(connection: Connection, session: SessionRow, leaving: Collection[int] = ()) -> str | None:
     for sql, why in (
         (HAS_OPEN_CALL, OPEN_CALL),
         (HAS_OPEN_EFFECT, OPEN_EFFECT),
-        (HAS_FORK, FORK),
         (HAS_INTENT, ERASURE),
     ):
         if value(connection, sql, (session.number,)):
             return why
-    return None
+    forks = {number for (number,) in fetch(connection, SELECT_FORKS, (session.number,))}
+    return FORK if forks.difference(leaving) else None
 
 
 def _kept_by_an_event(connection: Connection, session: SessionRow, judge: SessionJudge) -> str | None:
@@ -151,12 +155,18 @@ class Removals:
 
     def look(self) -> dict[str, Ruling]:
         """The sessions that are due now, by id."""
-        return {session.name: ruling for session, _, ruling in self._due()}
+        found = {}
+        leaving: set[int] = set()
+        for session, _, ruling in self._due(leaving):
+            found[session.name] = ruling
+            if ruling.kept is None:
+                leaving.add(session.number)
+        return found
 
     def intend(self, agent: str, reason: str, nanoseconds: int) -> dict[str, Ruling]:
         """Commit the intents to remove what is due: one for each session. For the lock's holder."""
         found = {}
-        for session, seen, ruling in self._due():
+        for session, seen, ruling in self._due(()):
             settled: Ruling | None = ruling
             if ruling.kept is None:
                 with self._database.write() as connection:
@@ -165,14 +175,15 @@ class Removals:
                 found[session.name] = settled
         return found
 
-    def _due(self) -> Iterator[tuple[SessionRow, Standing, Ruling]]:
+    def _due(self, leaving: Collection[int]) -> Iterator[tuple[SessionRow, Standing, Ruling]]:
         with self._database.read() as connection:
+            found = standing(connection, self._opener)
             sessions = Sessions().all(connection)
+        judge = self._judge(found)
         # A fork before what it was forked from: then both may go at once.
         for session in sorted(sessions, key=lambda row: -row.number):
             with self._database.read() as connection:
-                found = standing(connection, self._opener)
-                ruling = _rule(connection, session, self._judge(found))
+                ruling = _rule(connection, session, judge, leaving)
             if ruling is not None:
                 yield session, found, ruling
 

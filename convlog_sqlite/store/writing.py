@@ -47,7 +47,7 @@ SELECT v.pos, v.session, v.seq, coalesce(e.type, 0), v.bytes FROM envelope AS v
 LEFT JOIN event AS e ON e.session = v.session AND e.seq = v.seq WHERE v.id = ?"""
 SELECT_IDEMPOTENT: Final = "SELECT pos FROM idempotency WHERE digest = ?"
 SELECT_AT: Final = """
-SELECT v.seq, v.id, v.bytes, p.slot, p.sealed, v.commitment FROM envelope AS v
+SELECT v.seq, v.id, v.bytes, p.slot, p.sealed, v.commitment, v.session FROM envelope AS v
 LEFT JOIN payload AS p ON p.pos = v.pos WHERE v.pos = ?"""
 DELETE_OPEN: Final = "DELETE FROM open_call WHERE session = ? AND seq = ? RETURNING 1"
 
@@ -392,6 +392,7 @@ class Batch:
         if not rows:
             raise StoreCorrupt("idempotency", f"it names position {pos}, where nothing stands")
         row = rows[0]
+        require_there(self._connection, row[6])
         payload, salt = self._context.opener.payload_and_salt(self._session.name, row[:5])
         first = Event(row[2], payload)
         same = _says_the_same(prepared, first.envelope)
