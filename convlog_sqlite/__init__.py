@@ -25,6 +25,7 @@ from convlog_sqlite.errors import (
     EffectLapsed,
     EffectTransitionError,
     EventTooLarge,
+    FilesLeft,
     ForkedHandle,
     IdempotencyConflict,
     ImportFailed,
@@ -43,6 +44,7 @@ from convlog_sqlite.errors import (
     PayloadUnreadable,
     Refused,
     SchemaTooNew,
+    SessionRemoved,
     StateConflict,
     StoreBusy,
     StoreClosed,
@@ -68,6 +70,7 @@ from convlog_sqlite.retention import RetentionPolicy
 from convlog_sqlite.session import EventKeys, Filters, Session
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reserved import Hold
+from convlog_sqlite.store.sessions import RemovedSession
 from convlog_sqlite.store.tracing import Edge, Trace
 from convlog_sqlite.strictjson import parse as parse_json
 
@@ -101,6 +104,7 @@ __all__ = [
     "Event",
     "EventKeys",
     "EventTooLarge",
+    "FilesLeft",
     "Filters",
     "Finding",
     "ForeignDraft",
@@ -132,10 +136,12 @@ __all__ = [
     "Recovery",
     "Redaction",
     "Refused",
+    "RemovedSession",
     "Residue",
     "RetentionPolicy",
     "SchemaTooNew",
     "Session",
+    "SessionRemoved",
     "SessionSummary",
     "Settlement",
     "StateConflict",

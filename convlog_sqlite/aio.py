@@ -36,6 +36,7 @@ from convlog_sqlite.redaction import Redaction
 from convlog_sqlite.session import DEFAULT_LIMIT, Filters, Session, Verbs
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reading import SCAN
+from convlog_sqlite.store.sessions import RemovedSession
 from convlog_sqlite.store.tracing import Trace
 from convlog_sqlite.threads import Appender, Result, Threads
 from convlog_sqlite.tracing import DEFAULT_TRACE
@@ -303,6 +304,18 @@ class AsyncConversationLog:
     async def export_to(self, directory: str | Path, *session_ids: str) -> dict[str, int]:
         """See `ConversationLog.export_to`."""
         return await self.run(lambda: self.sync.export_to(directory, *session_ids))
+
+    async def exports(self) -> list[str]:
+        """See `ConversationLog.exports`."""
+        return await self.run(self.sync.exports)
+
+    async def forget_export(self, directory: str | Path) -> None:
+        """See `ConversationLog.forget_export`."""
+        await self.run(lambda: self.sync.forget_export(directory))
+
+    async def removed_sessions(self) -> list[RemovedSession]:
+        """See `ConversationLog.removed_sessions`."""
+        return await self.run(self.sync.removed_sessions)
 
     async def redact(
         self,

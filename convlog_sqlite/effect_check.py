@@ -22,7 +22,8 @@ SELECT x.pos, x.session, x.last FROM envelope AS v CROSS JOIN effect AS x ON x.p
 WALK_EFFECTS: Final = """
 SELECT x.pos, x.session, x.state, v.session, v.seq, p.id, p.session, v.bytes, n.text, x.last FROM effect AS x
 LEFT JOIN envelope AS v ON v.pos = x.last LEFT JOIN envelope AS p ON p.pos = x.pos
-LEFT JOIN name AS n ON n.id = x.worker WHERE x.pos > ? ORDER BY x.pos LIMIT 500"""
+LEFT JOIN name AS n ON n.id = x.worker
+WHERE x.pos > ? AND NOT EXISTS (SELECT 1 FROM removal AS r WHERE r.session = x.session) ORDER BY x.pos LIMIT 500"""
 
 
 def misses(connection: Connection, event_id: bytes, pos: int, session: int, said: Mapping[str, Any]) -> bool:

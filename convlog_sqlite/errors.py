@@ -19,6 +19,7 @@
     │  ├─ InvalidEvent         a field breaks a rule
     │  ├─ EventTooLarge        over the limit for one event
     │  ├─ UnknownReference     names an event, session or blob that does not exist
+    │  ├─ SessionRemoved       the session was there, and retention removed it
     │  ├─ IdempotencyConflict  the key was used for other content
     │  ├─ PairingError         the tool call cannot take this result
     │  ├─ StateConflict        what it was decided on no longer stands
@@ -29,6 +30,7 @@
     │  ├─ EffectInDoubt        the effect may have taken place
     │  ├─ EffectLapsed         the claim ran out before the tool was called
     │  ├─ UnderHold            a hold forbids to erase it
+    │  ├─ FilesLeft            an exported file is still there
     │  └─ MirrorBusy           another exporter keeps these files
     ├─ PayloadUnreadable       the event is known, its content is not
     │  ├─ PayloadErased        by a redaction: normal
@@ -213,6 +215,18 @@ class UnknownReference(Refused):
         super().__init__(f"/{field}: {value!r} does not exist")
 
 
+class SessionRemoved(Refused):
+    """The session was removed by retention; its id is never given again.
+
+    `policy` is the policy with its version (`old@2`), `since` when that was decided, RFC 3339, and `by` the id of
+    the event in `_store` that records it, which comes a moment later.
+    """
+
+    def __init__(self, session: str, policy: str, since: str, by: str) -> None:
+        self.session, self.policy, self.since, self.by = session, policy, since, by
+        super().__init__(f"session {session!r} was removed at {since} by retention policy {policy}")
+
+
 class IdempotencyConflict(Refused):
     """The idempotency key was used before for other content. `first` is the id of that event."""
 
@@ -306,6 +320,14 @@ class UnderHold(Refused):
         self.holds, self.count = tuple(holds), count
         events = "1 event is" if count == 1 else f"{count} events are"
         super().__init__(f"{events} under hold {', '.join(self.holds)}; release or override it to erase them")
+
+
+class FilesLeft(Refused):
+    """An export cannot be forgotten: `files` of it, some or all, are still in `directory`."""
+
+    def __init__(self, directory: str | Path, files: Sequence[str | Path]) -> None:
+        self.directory, self.files = str(directory), tuple(map(str, files))
+        super().__init__(f"{directory}: exported files are still there, such as {self.files[0]}")
 
 
 class MirrorBusy(Refused):

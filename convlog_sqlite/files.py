@@ -1,6 +1,6 @@
 """Files of lines: how one ends, how lines are put behind it, how it is made anew, how it is destroyed.
 
-A line is written whole or taken back. What a file held is overwritten where it lies, by `replace` and
+A line is written whole or taken back. What a file held is overwritten where it lies, by `replacement` and
 `destroy`, so that removing a name is not all that happens to erased text. File systems that never write in
 place (btrfs, ZFS, APFS), snapshots and flash memory may keep the old bytes all the same.
 """
@@ -39,25 +39,71 @@ def made_anew(path: Path) -> Iterator[int]:
     sync_directory(path.parent)
 
 
-@contextlib.contextmanager
-def replaced(path: Path) -> Iterator[bool]:
-    """Destroy what `path` held, once the block has made it anew; the block is told whether there is a file.
+class Replacement:
+    """A file that is written aside, through `descriptor`, to stand in the place of `path`. See `replacement`."""
 
-    What lies beside it is destroyed first: what a crash left, and files that were set aside because they
-    were ahead of the log. A second name keeps the old bytes in sight, so that a crash before they are
-    overwritten does not lose them: the next call finds them.
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path, self.descriptor = path, descriptor
+        self.is_put = False
+
+    def begin(self) -> bool:
+        """Destroy what lies beside the file; whether there is a file to be replaced.
+
+        What lies there is what a crash left, and what was set aside because it was ahead of the log. Called,
+        like `put`, while nobody else writes there.
+        """
+        path, old = self._path, _old(self._path)
+        if _is_same(old, path):
+            old.unlink()  # a crash came before the new file: these bytes are still those of the file
+        for left_behind in (_new(path), old, *aside(path)):
+            destroy(left_behind)
+        return path.exists()
+
+    def put(self) -> None:
+        """Let the file stand in its place, durable; its old bytes have another name now, and are still there."""
+        os.link(self._path, _old(self._path), follow_symlinks=False)
+        sync(self.descriptor)
+        _rewritten(self._path).rename(self._path)
+        self.is_put = True
+        sync_directory(self._path.parent)
+
+
+@contextlib.contextmanager
+def replacement(path: Path) -> Iterator[Replacement]:
+    """A file to be written and put in the place of `path`; when the block ends, what `path` held is destroyed.
+
+    A second name keeps the old bytes in sight, so that a crash before they are overwritten does not lose them:
+    the next call finds them. One at a time: the caller sees to that.
     """
-    old = path.with_name(f".{path.name}.old")
-    if _is_same(old, path):
-        old.unlink()  # a crash came before the new file: these bytes are still those of the file
-    for left_behind in (_new(path), old, *sorted(path.parent.glob(f"{path.name}{AHEAD}*"))):
+    new = _rewritten(path)
+    destroy(new)
+    descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, PRIVATE_FILE)
+    made = Replacement(path, descriptor)
+    try:
+        yield made
+    finally:
+        os.close(descriptor)
+        if not made.is_put:
+            destroy(new)
+    if made.is_put:
+        destroy(_old(path))
+
+
+def destroy_all(path: Path) -> None:
+    """Destroy a file and everything that may lie beside it."""
+    for left_behind in beside(path):
         destroy(left_behind)
-    if not path.exists():
-        yield False
-        return
-    os.link(path, old, follow_symlinks=False)
-    yield True
-    destroy(old)
+
+
+def beside(path: Path) -> list[Path]:
+    """A file, if it is there, and what may lie beside it of what it held."""
+    names = (path, _new(path), _old(path), _rewritten(path))
+    return [name for name in names if name.exists() or name.is_symlink()] + aside(path)
+
+
+def aside(path: Path) -> list[Path]:
+    """What was set aside because it was ahead of the log."""
+    return sorted(path.parent.glob(f"{path.name}{AHEAD}*"))
 
 
 def destroy(path: Path) -> None:
@@ -79,6 +125,14 @@ def destroy(path: Path) -> None:
 
 def _new(path: Path) -> Path:
     return path.with_name(f".{path.name}.new")
+
+
+def _old(path: Path) -> Path:
+    return path.with_name(f".{path.name}.old")
+
+
+def _rewritten(path: Path) -> Path:
+    return path.with_name(f".{path.name}.rewritten")
 
 
 def _is_same(first: Path, second: Path) -> bool:

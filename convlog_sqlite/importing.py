@@ -3,7 +3,7 @@
 Every event gets an id that is a keyed digest of its native identity, so a second import of the same
 files writes nothing. What an earlier import of another session brought already (harnesses copy records
 when a session is resumed or forked) stays where it is and is counted as `copied`. Parents that are not in
-the log are marked in `meta.unresolved_parent`; results whose call is not here are recorded without
+the log are marked in `meta.unresolved_parent`; a session that retention removed takes nothing more; results whose call is not here are recorded without
 `call_id`, and marked in `meta.orphan`. Memory does not grow with the files.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from convlog_sqlite import strictjson
 from convlog_sqlite.drafts import ABSENT, Draft, ForeignDraft
-from convlog_sqlite.errors import ImportFailed, InvalidEvent, Refused
+from convlog_sqlite.errors import ImportFailed, InvalidEvent, Refused, SessionRemoved
 from convlog_sqlite.log import ConversationLog
 
 _BATCH_EVENTS: Final = 250
@@ -162,6 +162,7 @@ class _Importer:
         """The drafts that are not in the log yet, with ids in place of keys."""
         assert self.log is not None  # noqa: S101 `take` asked
         known = self.log.reader.known(set(ids.values()))
+        to_refer_to = {event_id for event_id, stands in known.items() if not stands.is_removed}
         here: dict[str, bool] = {}  # the ids of this batch, and whether each is a call without a result
         resolved = []
         for item in batch:
@@ -174,7 +175,7 @@ class _Importer:
                 continue
             draft = item.draft
             if item.parent_key is not None:
-                draft = self._with_parent(draft, ids[item.parent_key], item.parent_key, {*known, *here})
+                draft = self._with_parent(draft, ids[item.parent_key], item.parent_key, {*to_refer_to, *here})
             if draft.type == "tool_result":
                 call_id = None if item.call_key is None else ids[item.call_key]
                 stands = known.get(call_id or "")
@@ -213,6 +214,10 @@ class _Importer:
         while drafts:
             try:
                 new = log.append_foreign(self.session, drafts)
+            except SessionRemoved as refused:
+                self.report.refused += len(drafts)
+                self.report.refusals.append(str(refused))
+                return
             except Refused as refused:
                 at = refused.index or 0
                 self.report.refused += 1

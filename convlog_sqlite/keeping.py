@@ -18,10 +18,11 @@ from convlog_sqlite.instants import Clock, id_bytes, id_text, new_event_id
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.redaction import Redaction, Redactor
 from convlog_sqlite.retention import RetentionPolicy, Rules, policies_of
-from convlog_sqlite.store import candidates, opening
+from convlog_sqlite.store import candidates, copies, opening, removing
 from convlog_sqlite.store.preparing import Prepared, prepare, subject_digest
 from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.reserved import HOLD_KEY, POLICY_KEY, Hold, Standing, standing
+from convlog_sqlite.store.sessions import RemovedSession
 from convlog_sqlite.vocabulary import REASONS, STORE_SESSION
 
 Check = Callable[[Standing], None]
@@ -36,8 +37,21 @@ class Keeping:
     _clock: Clock
     _mirror: Mirror | None
 
+    _given_up: frozenset[bytes] = frozenset()
+
     @abstractmethod
     def _redactor(self) -> Redactor: ...
+
+    def _finish_noticed(self) -> None:
+        """Finish the erasures that an append saw undone, unless their redactor lives; once, if it cannot be done."""
+        writer = self._store.writer
+        if self.path is None or not writer.undone - self._given_up:
+            return
+        redactor = self._redactor()
+        if redactor.finish():
+            self._given_up, writer.undone = redactor.pending(), frozenset()
+        else:
+            writer.look_again()
 
     def place_hold(
         self,
@@ -124,6 +138,10 @@ class Keeping:
 
         self._decide("policy-removed", {"id": policy_id}, by, POLICY_KEY.format(id=policy_id[:64]), check)
 
+    def removed_sessions(self) -> list[RemovedSession]:
+        """The sessions that retention removed, by id."""
+        return self.reader.removed_sessions()
+
     def policies(self) -> list[RetentionPolicy]:
         """The retention policies that stand, by id. A subject is shown as its keyed digest."""
         return policies_of(self._standing())
@@ -139,16 +157,39 @@ class Keeping:
     def apply_retention(self, *, by: str, dry_run: bool = False) -> Redaction:
         """Erase what the policies say is due now, as `redact` does; what a hold covers is kept and counted.
 
-        There is one redaction for each session and policy, which names the policy and its version. Nothing
-        else ever applies the policies. Raises InvalidEvent, StoreError.
+        There is one redaction for each session and policy, which names the policy and its version. Closed
+        sessions that a policy with the target `envelope` says are due are removed whole: each is recorded by
+        a `session-removed` in `_store`. Nothing else ever applies the policies. Raises InvalidEvent, StoreError.
         """
         check_name(by, "/by")
         if not dry_run:
             self._check_writable()
         return self._redactor().retain(by=by, dry_run=dry_run)
 
+    def exports(self) -> list[str]:
+        """The directories that were exported to and not forgotten: where an erasure looks for files."""
+        with self._store.database.read() as connection:
+            return copies.exports(connection)
+
+    def forget_export(self, directory: str | Path) -> None:
+        """Let a directory of exports be none any more: no erasure waits for it, or looks there.
+
+        For one that was deleted. One that is not there may be on a disk that is not mounted, which nothing can
+        tell from here: the caller answers for it. Where it is there, it is forgotten only if no exported file
+        is. Raises FilesLeft, UnknownReference for what was never exported to, MirrorBusy, StoreError.
+        """
+        self._check_writable()
+        self._redactor().forget(Path(directory).absolute())
+
+    def _register_export(self, root: Path) -> None:
+        with self._store.database.read() as connection:
+            registered = copies.is_registered(connection, str(root))
+        if not registered:
+            with self._store.database.write() as connection:
+                copies.register(connection, copies.EXPORT, str(root))
+
     def explain(self, event_id: str) -> str:
-        """In one line: what will happen to the content of an event, when, and why.
+        """In one line: what will happen to the content of an event, and to its session, when, and why.
 
         Raises UnknownReference; the first 8 or more digits of an id will do where they are unique.
         """
@@ -158,7 +199,11 @@ class Keeping:
             session = self._store.writer.sessions.require(connection, event.session)
             (candidate,) = candidates.page(connection, session, event.seq - 1, 1, rules.subjects)
             newest = candidates.newest(connection, session, rules.counts)
-        return rules.explain(candidate, newest)
+            closed = removing.closed(connection, session)
+            why = None if closed is None else removing.kept(connection, session, rules)
+        removal = rules.explain_session(session, closed, why)
+        said = rules.explain(candidate, newest)
+        return said if removal is None else f"{said}; {removal}"
 
     def _standing(self) -> Standing:
         with self._store.database.read() as connection:
@@ -198,3 +243,4 @@ class Keeping:
         self._store.writer.record_decision(STORE_SESSION, decide)
         if self._mirror is not None and self._mirror.enabled:
             self._mirror.after_append(STORE_SESSION)
+        self._finish_noticed()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +25,7 @@ from convlog_sqlite.errors import (
     InvalidEvent,
     NotAStore,
     Refused,
+    SessionRemoved,
     StoreBusy,
     StoreReadOnly,
     UnknownReference,
@@ -146,8 +147,8 @@ class ConversationLog(Keeping, Tracing):
     def session(self, session_id: str, *, tenant: str | None = None) -> Session:
         """The session `session_id`; its first append opens it.
 
-        Raises InvalidEvent for what is no session id, or differs from an existing one only by case, and
-        UnknownReference when the session belongs to another tenant.
+        Raises InvalidEvent for what is no session id, or differs from an existing one only by case,
+        UnknownReference when the session belongs to another tenant, SessionRemoved when retention removed it.
         """
         check_session_id(session_id)
         if tenant is not None:
@@ -158,7 +159,7 @@ class ConversationLog(Keeping, Tracing):
         return Session(self, session_id, tenant)
 
     def sessions(self) -> list[SessionSummary]:
-        """Every session, by id, the reserved `_store` included."""
+        """Every session that is not removed, by id, the reserved `_store` included."""
         return self.reader.summaries()
 
     def event(self, event_id: str) -> Event:
@@ -171,20 +172,21 @@ class ConversationLog(Keeping, Tracing):
     def lines(self, *session_ids: str) -> Iterator[bytes]:
         """The canonical lines of sessions (none named: all, by id, then seq), in constant memory.
 
-        Raises UnknownReference for a session that does not exist, before the first line.
+        Raises UnknownReference for a session that does not exist, SessionRemoved for one that was removed, before
+        the first line; one that is removed meanwhile ends where it is.
         """
-        there = self.reader.session_ids()
         for session in session_ids:
-            if session not in there:
+            if self.reader.find_session(session) is None:
                 raise UnknownReference("session", session)
-        for session in session_ids or there:
-            yield from self.reader.lines(session)
+        for session in session_ids or self.reader.session_ids():
+            with suppress(SessionRemoved):
+                yield from self.reader.lines(session)
 
     def follow_lines(self, *session_ids: str, timeout: float | None = None) -> Iterator[bytes]:
         """The canonical lines of sessions (none named: all), those there are and those to come.
 
         In order within each session. Ends when nothing was appended for `timeout` seconds. Nothing in the
-        database stays open while the caller's code runs.
+        database stays open while the caller's code runs. A session that is removed has no more lines.
         """
         waiter = self.waiter()
         seen: dict[str, int] = {}
@@ -195,9 +197,10 @@ class ConversationLog(Keeping, Tracing):
                 for session in self.reader.changed_sessions(position):
                     if session_ids and session not in session_ids:
                         continue
-                    for block in self.reader.blocks(session, seen.get(session, 0)):
-                        yield from (canonical_line(envelope, payload) for _, envelope, payload in block)
-                        seen[session] = block[-1][0]
+                    with suppress(SessionRemoved):
+                        for block in self.reader.blocks(session, seen.get(session, 0)):
+                            yield from (canonical_line(envelope, payload) for _, envelope, payload in block)
+                            seen[session] = block[-1][0]
                 position = head
         finally:
             waiter.close()
@@ -212,17 +215,15 @@ class ConversationLog(Keeping, Tracing):
     def exporter(self, directory: str | Path) -> Mirror:
         """Files like the mirror's, kept in another directory, which is written down in the store first.
 
-        Raises StoreReadOnly on a read-only handle: a file that may hold plaintext is never unregistered.
+        Raises StoreReadOnly on a read-only handle: no file that may hold plaintext is ever unknown to the store.
         """
         if self.path is None:
             raise NotAStore(":memory:", "an ephemeral log has no exports")
         root = Path(directory).absolute()
-        with self._store.database.read() as connection:
-            registered = copies.is_registered(connection, str(root))
-        if not registered:
-            with self._store.database.write() as connection:
-                copies.register(connection, copies.EXPORT, str(root))
-        return Mirror(self.reader, root, self.path, enabled=True)
+        self._register_export(root)
+        return Mirror(
+            self.reader, root, self.path, enabled=True, register=lambda: self._register_export(root)
+        )
 
     def export_to(self, directory: str | Path, *session_ids: str) -> dict[str, int]:
         """Bring `directory/<session>/conversation.jsonl` up to date; the lines written to each session's file."""
@@ -365,6 +366,7 @@ class ConversationLog(Keeping, Tracing):
         if self._mirror is not None and self._mirror.enabled:
             for session in sorted(written):
                 self._mirror.after_append(session)
+        self._finish_noticed()
         return outcomes
 
     def _request(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> Request | ConvlogError:
@@ -383,6 +385,7 @@ class ConversationLog(Keeping, Tracing):
         """
         with self._one_append():
             appended = self._store.writer.append(session, None, self._prepare(session, drafts))
+            self._finish_noticed()
         return sum(item.new for item in appended)
 
     def foreign_id(self, harness: str, key: str) -> str:

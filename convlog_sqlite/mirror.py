@@ -21,8 +21,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -34,6 +33,7 @@ from convlog_sqlite.errors import (
     KeystoreUnusable,
     MirrorBusy,
     NotAStore,
+    SessionRemoved,
     StoreBusy,
     StoreError,
     StoreFull,
@@ -46,48 +46,40 @@ from convlog_sqlite.events import Locked, canonical_line
 from convlog_sqlite.filesystem import (
     PRIVATE_FILE,
     make_private_directory,
-    write_all,
 )
 from convlog_sqlite.follow import Waiter
 from convlog_sqlite.locks import FileLock
+from convlog_sqlite.rewriting import FILE_NAME, LOCK_SECONDS, Cursor, Rewriting
 from convlog_sqlite.store.reader import LINES_AT_ONCE, Reader
 
-FILE_NAME: Final = "conversation.jsonl"
-_LOCK_SECONDS: Final = 10.0
 _RETRY_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.001
 
 _log: Final = logging.getLogger("convlog_sqlite")
 
 
-@dataclass(frozen=True, slots=True)
-class _Cursor:
-    """Where a file of this identity and size ends: after event `seq`."""
-
-    inode: int
-    size: int
-    modified: int
-    seq: int
-
-
-class Mirror:
+class Mirror(Rewriting):
     """Keeps the files under `root`. Safe to use from several threads."""
 
-    def __init__(self, reader: Reader, root: Path, store: Path, *, enabled: bool) -> None:
-        """`store` is the directory that is watched for commits."""
-        self._reader, self.root, self._store = reader, root, store
+    def __init__(
+        self,
+        reader: Reader,
+        root: Path,
+        store: Path,
+        *,
+        enabled: bool,
+        register: Callable[[], None] | None = None,
+    ) -> None:
+        """`store` is the directory that is watched for commits. `register` is called before anything is written."""
+        self._reader, self.root, self._store, self._register = reader, root, store, register
         self._root_name = os.fspath(root)
         self.enabled = enabled
         self.problem: str | None = None
-        self._cursors: dict[str, _Cursor] = {}
+        self._cursors: dict[str, Cursor] = {}
         self._root_lock: FileLock | None = None
         self._making = threading.Lock()
         self._exporter: threading.Thread | None = None
         self._stop = threading.Event()
-
-    def path(self, session: str) -> Path:
-        """The file of a session."""
-        return self.root / session / FILE_NAME
 
     def update(self, *sessions: str) -> dict[str, int]:
         """Bring files up to date (none named: all) and return the lines written to each.
@@ -105,7 +97,8 @@ class Mirror:
         if not lock.acquire_if_free(fcntl.LOCK_SH):
             raise MirrorBusy(self.root)
         try:
-            return {session: self._repair(session) + self._bring_up(session) for session in sessions}
+            self._be_registered()
+            return {session: self._bring_up(session, whole=True) for session in sessions}
         finally:
             lock.release()
 
@@ -206,9 +199,25 @@ class Mirror:
                 if time.monotonic() > deadline:
                     raise MirrorBusy(self.root)
                 time.sleep(_LOOK_SECONDS)
+            self._be_registered()
             yield
         finally:
             lock.close()
+
+    def _be_registered(self) -> None:
+        # Under the lock that forgetting the directory takes: what is written here is known to the store.
+        if self._register is not None:
+            self._register()
+
+    @contextlib.contextmanager
+    def withdrawn(self) -> Iterator[list[Path]]:
+        """Whatever files of ours are left below the root, while nobody else writes there. Raises MirrorBusy."""
+        if not self.root.exists():
+            yield []
+            return
+        with self._exporting(), os_errors(self.root):
+            below = [entry for entry in sorted(self.root.iterdir()) if entry.is_dir()]
+            yield [file for entry in below for file in files.beside(entry / FILE_NAME)]
 
     def _follow(self, sessions: Sequence[str], stop: threading.Event) -> None:
         waiter = Waiter(self._reader.database, self._store)
@@ -255,13 +264,23 @@ class Mirror:
             _log.error("mirror: %s", problem)
         self.problem = problem
 
-    def _bring_up(self, session: str) -> int:
+    def _bring_up(self, session: str, *, whole: bool = False) -> int:
+        """Bring one file up to date, `whole`: compared from its first line; the number of lines written."""
+        try:
+            return (self._repair(session) if whole else 0) + self._steps(session)
+        except (SessionRemoved, StoreIOError):
+            if not self._reader.is_removed(session):
+                raise
+            self.remove(session)  # a directory that was made again a moment too late
+            return 0
+
+    def _steps(self, session: str) -> int:
         lock = self._session_lock(session)
         name = f"{self._root_name}/{session}/{FILE_NAME}"  # a Path takes longer than the write
         written = 0
         try:
             while True:
-                with lock.held(_LOCK_SECONDS), os_errors(name):
+                with lock.held(LOCK_SECONDS), os_errors(name):
                     count = self._step(session, name)
                 written += count
                 # A block that is not full was the last: who appended since then comes after us.
@@ -274,7 +293,7 @@ class Mirror:
         """Compare a whole file with the log; make it anew where it differs, and return the lines written."""
         lock = self._session_lock(session)
         try:
-            with lock.held(_LOCK_SECONDS), os_errors(self.path(session)):
+            with lock.held(LOCK_SECONDS), os_errors(self.path(session)):
                 return 0 if self._is_right(session) else self._rebuild(session, self.path(session))
         finally:
             lock.close()
@@ -353,35 +372,10 @@ class Mirror:
             return None
         return seq
 
-    def rewrite(self, session: str) -> None:
-        """Write a session's file anew from the log, and overwrite the bytes of the old one where they lie.
-
-        What lies beside it goes with it, overwritten and removed: a file that a crash left, and one that was
-        set aside because it was ahead of the log: it may hold what is to be erased, and nothing can tell.
-        """
-        path = self.path(session)
-        if not path.parent.is_dir():
-            return
-        lock = self._session_lock(session)
-        try:
-            with lock.held(_LOCK_SECONDS), os_errors(path):
-                self._cursors.pop(session, None)
-                with files.replaced(path) as is_there:
-                    if is_there:
-                        self._rebuild(session, path)
-        finally:
-            lock.close()
-
     def _rebuild(self, session: str, path: Path) -> int:
         """Write the file anew beside itself and put it in its place."""
-        seq, total = 0, 0
         with files.made_anew(path) as descriptor:
-            while True:
-                data, seq, count = self._lines(session, seq)
-                if not count:
-                    break
-                write_all(descriptor, data)
-                total += count
+            _, total = self._write_from(session, descriptor, 0)
         self._cursors.pop(session, None)
         return total
 
@@ -391,6 +385,6 @@ def _interrupt_when(stop: threading.Event, waiter: Waiter) -> None:
     waiter.interrupt()
 
 
-def _cursor_at(descriptor: int, seq: int) -> _Cursor:
+def _cursor_at(descriptor: int, seq: int) -> Cursor:
     found = os.fstat(descriptor)
-    return _Cursor(found.st_ino, found.st_size, found.st_mtime_ns, seq)
+    return Cursor(found.st_ino, found.st_size, found.st_mtime_ns, seq)

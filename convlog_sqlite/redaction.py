@@ -3,20 +3,27 @@
 Synchronous: when `redact` returns, the keys are gone from the disk, the sealed bytes are wiped, and every
 registered plaintext file that could be reached was written anew and its old bytes overwritten. What could
 not be reached is named, and the erasure stays pending until a later call has done it. What a crash left
-half done is finished by the next handle that opens the store for writing.
+half done is finished by the next handle that opens the store for writing, or that has it open and appends.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from convlog_sqlite.database import BUSY_SECONDS, Database
 from convlog_sqlite.drafts import check_name
-from convlog_sqlite.errors import ConvlogError, InvalidEvent, StoreBusy, StoreError
+from convlog_sqlite.errors import (
+    ConvlogError,
+    FilesLeft,
+    InvalidEvent,
+    StoreBusy,
+    StoreError,
+    UnknownReference,
+)
 from convlog_sqlite.events import Erased
 from convlog_sqlite.instants import Clock, id_text
 from convlog_sqlite.locks import FileLock
@@ -24,10 +31,12 @@ from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.residue import SEARCHED_EVENTS, Mark, Residue, marks_of, search
 from convlog_sqlite.retention import Rules
 from convlog_sqlite.store import copies, opening
+from convlog_sqlite.store.emptying import Emptier
 from convlog_sqlite.store.erasing import Eraser, Intent, Scope, has_intents, newest_slots
 from convlog_sqlite.store.expiring import Due, Expiry
 from convlog_sqlite.store.preparing import subject_digest
-from convlog_sqlite.vocabulary import REASONS
+from convlog_sqlite.store.removing import Removals, Ruling
+from convlog_sqlite.vocabulary import REASONS, STORE_SESSION
 
 LOCK: Final = "log.erase"
 SCOPES: Final = ("event", "session", "task", "agent", "subject")
@@ -37,8 +46,10 @@ SCOPES: Final = ("event", "session", "task", "agent", "subject")
 class Redaction:
     """What a redaction did. Events `matched` are `erased`, `already` erased, `held`, or `protected` (redactions
     themselves and the store's own session). `unreachable` files may still hold the content. Where retention
-    was applied, `policies` counts the erased events by policy, written `id@version`. `residue` is what a search
-    of every file found of them afterwards, None where none was asked for.
+    was applied, `policies` counts the erased events by policy, written `id@version`; `removed` names the closed
+    sessions that were removed whole, each with its policy, and `kept` those that are due and stay, each with what
+    needs it: open-call, open-effect, fork, hold, min-age or erasure-pending. `residue` is what a search of every
+    file found of them afterwards, None where none was asked for.
     """
 
     matched: int = 0
@@ -51,6 +62,8 @@ class Redaction:
     wal_truncated: bool = True
     held: int = 0
     policies: dict[str, int] = field(default_factory=dict)
+    removed: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)
     residue: list[Residue] | None = None
 
     @property
@@ -67,6 +80,8 @@ class Redaction:
             "held",
             "protected",
             "policies",
+            "removed",
+            "kept",
             "dry_run",
             "redactions",
             "unreachable",
@@ -139,27 +154,48 @@ class Redactor:
         """Erase what the retention policies say is due. See `ConversationLog.apply_retention`."""
         now = self._clock()
         if dry_run:
-            return _of_due(self._expiry(self._store.database, now).look(), dry_run=True)
+            going = self._removals(self._store.database, now).look()
+            leaving = {session for session, ruling in going.items() if ruling.kept is None}
+            return _of_due(self._expiry(self._store.database, now).look(leaving), going, dry_run=True)
         with _Alone(self._store) as database:
-            found = _of_due(self._expiry(database, now).intend(by, "retention", now), dry_run=False)
             eraser = self._eraser(database)
+            before = Redaction()
+            self._finish(eraser, eraser.pending(), before)  # a session whose erasure is half done stays
+            # Sessions first: of one that goes, no event needs to be erased by itself.
+            going = self._removals(database, now).intend(by, "retention", now)
+            due = self._expiry(database, now).intend(by, "retention", now)
+            found = _of_due(due, going, dry_run=False)
+            found.redactions, found.unreachable = before.redactions, before.unreachable
             self._finish(eraser, eraser.pending(), found)
             found.wal_truncated = database.truncate_wal()
             return found
 
+    def _removals(self, database: Database, now: int) -> Removals:
+        return Removals(database, self._store.writer.opener, lambda found: Rules.of(found, now // 1000))
+
     def _expiry(self, database: Database, now: int) -> Expiry:
         return Expiry(database, self._store.writer.opener, lambda found: Rules.of(found, now // 1000))
 
-    def finish(self) -> None:
+    def forget(self, root: Path) -> None:
+        """Forget a directory of exports. See `ConversationLog.forget_export`."""
+        with self._store.database.read() as connection:
+            if str(root) not in copies.exports(connection):
+                raise UnknownReference("export", str(root))
+        with _Alone(self._store) as database, self._mirrors(root).withdrawn() as left:
+            if left:
+                raise FilesLeft(root, left)
+            self._eraser(database).forget_place(str(root))
+
+    def finish(self) -> bool:
         """Finish what a crash left half done, and destroy again what an older keystore brought back.
 
-        Not while somebody else is at it. Never raises a StoreError: a store where an erasure cannot be
+        Not while somebody else is at it: then False. Never raises a StoreError: a store where an erasure cannot be
         finished can be read and written, and the erasure stays pending; that is logged.
         """
         older = self._is_keystore_older()
         with self._store.database.read() as connection:
             if not older and not has_intents(connection):
-                return
+                return True
         try:
             with _Alone(self._store, seconds=0) as database:
                 eraser = self._eraser(database)
@@ -167,9 +203,14 @@ class Redactor:
                     eraser.destroy_again()
                 self._finish(eraser, eraser.pending(), Redaction())
         except StoreBusy:
-            pass  # a living redactor is at it
+            return False  # a living redactor is at it
         except StoreError as error:
             _log.error("erasure: pending: %s", error)
+        return True
+
+    def pending(self) -> frozenset[bytes]:
+        """What is decided and not done everywhere."""
+        return frozenset(intent.id for intent in self._eraser(self._store.database).pending())
 
     def _is_keystore_older(self) -> bool:
         with self._store.database.read() as connection:
@@ -183,26 +224,32 @@ class Redactor:
 
     def _finish(self, eraser: Eraser, intents: Sequence[Intent], found: Redaction) -> None:
         for intent in intents:
-            eraser.erase(intent)
-            found.redactions.append(id_text(intent.id))
+            if intent.removes:
+                Emptier(eraser.writer).empty(intent)
+            else:
+                eraser.erase(intent)
+            if id_text(intent.id) not in found.redactions:
+                found.redactions.append(id_text(intent.id))
             rewritten = []
             for place in eraser.copies_of(intent):
-                missed = self._rewrite(place, intent.session)
+                missed = self._rewrite(place, intent)
                 if missed is None:
                     rewritten.append(place)
                 elif missed not in found.unreachable:
                     found.unreachable.append(missed)
             eraser.settle(intent, rewritten)
 
-    def _rewrite(self, place: str, session: str) -> str | None:
+    def _rewrite(self, place: str, intent: Intent) -> str | None:
         """Write a session's file in a registered place anew; its path when that could not be."""
         mirror = self._mirrors((self._store.directory or Path()) / place)
-        path = str(mirror.path(session))
+        path = str(mirror.path(intent.session))
         # A place that is not there may be on a disk that is not there. Not so the mirror: it is the store's own.
         if place != copies.OWN_MIRROR and not mirror.root.is_dir():
             return path
         try:
-            mirror.rewrite(session)
+            mirror.rewrite(intent.session)
+            if intent.removes and place == copies.OWN_MIRROR:
+                mirror.after_append(STORE_SESSION)  # where the removal is recorded
         except (ConvlogError, OSError):
             return path
         finally:
@@ -227,10 +274,26 @@ def check(scope: Scope, reason: str, by: str) -> None:
     check_name(by, "/by")
 
 
-def _of_due(due: Due, *, dry_run: bool) -> Redaction:
-    policies = {f"{name}@{version}": count for (name, version), count in sorted(due.policies.items())}
-    erased = due.policies.total()
-    return Redaction(erased + due.held, erased, dry_run=dry_run, held=due.held, policies=policies)
+def _of_due(due: Due, going: Mapping[str, Ruling], *, dry_run: bool) -> Redaction:
+    counts = due.policies.copy()
+    removed, kept = {}, {}
+    for session, ruling in sorted(going.items()):
+        if ruling.kept is None:
+            removed[session] = "{}@{}".format(*ruling.policy)
+            counts[ruling.policy] += ruling.erasing
+        else:
+            kept[session] = ruling.kept
+    policies = {f"{name}@{version}": count for (name, version), count in sorted(counts.items()) if count}
+    erased = counts.total()
+    return Redaction(
+        erased + due.held,
+        erased,
+        dry_run=dry_run,
+        held=due.held,
+        policies=policies,
+        removed=removed,
+        kept=kept,
+    )
 
 
 class _Alone:

@@ -4,6 +4,10 @@ Pure functions over values: nothing here reads a store or a clock. The rule, in 
 destroyed when now is past both the shortest `max_age` and the longest `min_age` of the policies that match
 the event, it is not among the newest `keep_last` of its session, and no hold covers it. So a hold goes
 before `keep_last` and `min_age`, and those before `max_age`. Without a `max_age` everything is kept.
+
+That is the target `payload`. A policy with the target `envelope` says how long after it was closed a session
+is kept at all; then it goes whole, and what its events are is not asked, but for holds and the `min_age` of
+policies about their content. `keep_last` chooses among the events of a session, and does not keep one.
 """
 
 from __future__ import annotations
@@ -18,10 +22,16 @@ from convlog_sqlite.drafts import check_name, check_session_id
 from convlog_sqlite.errors import InvalidEvent
 from convlog_sqlite.instants import from_microseconds
 from convlog_sqlite.store.candidates import Candidate
+from convlog_sqlite.store.removing import ERASURE, FORK, HOLD, MIN_AGE, OPEN_CALL, OPEN_EFFECT, Closed
 from convlog_sqlite.store.reserved import Hold, Standing, subjects_of
+from convlog_sqlite.store.sessions import SessionRow
 from convlog_sqlite.vocabulary import SENSITIVITIES, STORE_SESSION, TYPES
 
+PAYLOAD: Final = "payload"
+ENVELOPE: Final = "envelope"
+TARGETS: Final = (PAYLOAD, ENVELOPE)
 MATCH_KEYS: Final = ("type", "kind", "tool", "sensitivity", "agent", "session", "task", "subject", "tenant")
+_SESSION_KEYS: Final = ("session", "tenant")  # what a policy about whole sessions can match
 # In place of `subject` where a policy is stored: the keyed digest of the name.
 SUBJECT_DIGEST: Final = "subject_digest"
 
@@ -32,6 +42,14 @@ _MICROSECONDS: Final = {"m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000
 _LONGEST: Final = 36_500 * _MICROSECONDS["d"]
 _DURATION_RULE: Final = "a duration above zero, up to a hundred years, such as 45m, 12h, 30d or 2w"
 _MOST_KEPT: Final = 10**9
+_KEPT_BY: Final = {
+    OPEN_CALL: "a call without a result",
+    OPEN_EFFECT: "an effect that is not done",
+    FORK: "a session that was forked from it",
+    HOLD: "a hold",
+    MIN_AGE: "the min_age of a policy on its content",
+    ERASURE: "an erasure that is not done",
+}
 
 
 def duration(text: Any, pointer: str) -> int:
@@ -45,7 +63,7 @@ def duration(text: Any, pointer: str) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionPolicy:
-    """How long the content of some events is kept. Durations are text: `45m`, `12h`, `30d`, `2w`.
+    """How long the content of some events is kept, or closed sessions are. Durations are text: `45m`, `12h`, `30d`, `2w`.
 
     `match` holds what an event must be, all of it: type, kind, tool, sensitivity, agent, session, task,
     subject (a person's name), tenant; empty, it matches every event. Content may be erased from `max_age`
@@ -54,11 +72,14 @@ class RetentionPolicy:
     is set, then it counts how often a policy of this id was. A policy that was read back has the keyed
     digest of a subject under `subject_digest`.
 
+    With `target="envelope"` it is about sessions: `match` holds session and tenant only, age counts from the
+    `session-closed` that a session ends with, and from `max_age` on the whole session may be removed.
+
     Raises InvalidEvent.
     """
 
     id: str
-    target: str = "payload"
+    target: str = PAYLOAD
     match: Mapping[str, str] = field(default_factory=dict, hash=False)
     max_age: str | None = None
     min_age: str | None = None
@@ -68,8 +89,8 @@ class RetentionPolicy:
     def __post_init__(self) -> None:
         if type(self.id) is not str or len(self.id) > 64 or not _ID.fullmatch(self.id):
             raise InvalidEvent("/id", "up to 64 small letters and digits joined by single hyphens")
-        if self.target != "payload":
-            raise InvalidEvent("/target", "payload: nothing else can be removed by age yet")
+        if self.target not in TARGETS:
+            raise InvalidEvent("/target", "one of " + ", ".join(TARGETS))
         for key in ("max_age", "min_age"):
             if getattr(self, key) is not None:
                 duration(getattr(self, key), f"/{key}")
@@ -78,7 +99,18 @@ class RetentionPolicy:
         if type(self.keep_last) is not int or not 0 <= self.keep_last <= _MOST_KEPT:
             raise InvalidEvent("/keep_last", "a number of events")
         _check_match(self.match)
+        if self.target == ENVELOPE:
+            self._check_about_sessions()
         object.__setattr__(self, "match", MappingProxyType(dict(self.match)))
+
+    def _check_about_sessions(self) -> None:
+        for key in self.match:
+            if key not in _SESSION_KEYS:
+                raise InvalidEvent(
+                    f"/match/{key}", "a policy about envelopes matches session and tenant only"
+                )
+        if self.keep_last:
+            raise InvalidEvent("/keep_last", "a policy about envelopes keeps a session or removes it whole")
 
     @classmethod
     def from_stored(cls, stored: Mapping[str, Any], version: int) -> Self:
@@ -109,6 +141,11 @@ class RetentionPolicy:
             item in candidate.subjects if key == SUBJECT_DIGEST else getattr(candidate, key) == item
             for key, item in self.match.items()
         )
+
+    def matches_session(self, session: SessionRow) -> bool:
+        """Whether the session is one of those that a policy about envelopes is about."""
+        names = {"session": session.name, "tenant": session.tenant}
+        return self.target == ENVELOPE and all(names[key] == item for key, item in self.match.items())
 
     def __str__(self) -> str:
         return f"{self.id}@{self.version}"
@@ -184,7 +221,7 @@ class Rules:
     def fate(self, candidate: Candidate, newest: Mapping[int, int]) -> Fate:
         """What becomes of an event; `newest` gives for each of `counts` the first seq that is spared."""
         holds = tuple(hold for hold in self.holds if hold.covers(candidate))
-        matching = [policy for policy in self.policies if policy.matches(candidate)]
+        matching = self._about(candidate)
         ageing = [(duration(p.max_age, "/max_age"), p.id, p) for p in matching if p.max_age]
         if not ageing or candidate.protected:
             return Fate(holds=holds)
@@ -196,6 +233,54 @@ class Rules:
         spared = [p for p in matching if p.keep_last and candidate.seq >= newest[p.keep_last]]
         sparing = max(spared, key=lambda policy: policy.keep_last, default=None)
         return Fate(expiring, keeping, sparing, holds, candidate.at + longest)
+
+    def _about(self, candidate: Candidate) -> list[RetentionPolicy]:
+        return [one for one in self.policies if one.target == PAYLOAD and one.matches(candidate)]
+
+    @property
+    def asks_events(self) -> bool:
+        """Whether a single event can keep its session."""
+        return bool(self.holds) or any(one.target == PAYLOAD and one.min_age for one in self.policies)
+
+    def removal(self, closed: Closed) -> tuple[str, int] | None:
+        """(policy id and version) by which a closed session is due, else None."""
+        found = self._session_fate(closed.session, closed.at)
+        return None if found is None or self.now < found[1] else (found[0].id, found[0].version)
+
+    def _session_fate(self, session: SessionRow, closed_at: int) -> tuple[RetentionPolicy, int] | None:
+        """The policy that removes a session, and when: after the shortest max_age and the longest min_age."""
+        matching = [policy for policy in self.policies if policy.matches_session(session)]
+        ageing = [(duration(p.max_age, "/max_age"), p.id, p) for p in matching if p.max_age]
+        if not ageing:
+            return None
+        shortest, _, expiring = min(ageing, key=lambda one: one[:2])
+        kept = [duration(p.min_age, "/min_age") for p in matching if p.min_age]
+        return expiring, closed_at + max([shortest, *kept])
+
+    def keeps(self, candidate: Candidate) -> str | None:
+        """Why an event keeps its session from being removed, or None."""
+        if any(hold.covers(candidate) for hold in self.holds):
+            return HOLD
+        ages = [duration(one.min_age, "/min_age") for one in self._about(candidate) if one.min_age]
+        is_kept = bool(ages) and not candidate.erased and self.now < candidate.at + max(ages)
+        return MIN_AGE if is_kept else None
+
+    def explain_session(self, session: SessionRow, closed: Closed | None, why: str | None) -> str | None:
+        """In one line: when a session is removed. `why` is what keeps it; None where no policy is about it."""
+        found = self._session_fate(session, 0 if closed is None else closed.at)
+        if found is None:
+            return None
+        policy, at = found
+        reason = f"max_age {policy.max_age} of policy {policy}"
+        if closed is None:
+            return f"its session is removed once it is closed, after {reason}"
+        if self.now < at:
+            return (
+                f"its session is closed, and removed when retention is applied after {_instant(at)}: {reason}"
+            )
+        if why is not None:
+            return f"its session is due to be removed, and kept by {_KEPT_BY[why]}: {reason}"
+        return f"its session is removed when retention is next applied: due since {_instant(at)}: {reason}"
 
     def due(self, candidate: Candidate, newest: Mapping[int, int]) -> tuple[tuple[str, int], bool] | None:
         """(policy id and version, held) of an event that is due and not erased, else None."""

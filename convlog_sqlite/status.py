@@ -12,7 +12,7 @@ from convlog_sqlite.database import SQLITE_VERSION
 from convlog_sqlite.filesystem import filesystem_kind
 from convlog_sqlite.instants import id_text
 from convlog_sqlite.mirror import Mirror
-from convlog_sqlite.store import opening
+from convlog_sqlite.store import copies, opening
 from convlog_sqlite.store.reader import Reader
 
 # The bytes of `-shm` that SQLite locks for its readers: sqlite.org/walformat.html, section 2.2.
@@ -31,6 +31,7 @@ def status(store: opening.Store, reader: Reader, mirror: Mirror | None) -> dict[
         "sqlite": SQLITE_VERSION,
         "events": pos,
         "sessions": len(reader.session_ids()),
+        "removed_sessions": len(reader.removed_sessions()),
         "keystore": _keystore(store),
     }
     if directory is not None:
@@ -44,6 +45,8 @@ def status(store: opening.Store, reader: Reader, mirror: Mirror | None) -> dict[
         }
     if mirror is not None:
         found["mirror"] = _mirror(reader, mirror)
+        with store.database.read() as connection:
+            found["exports"] = copies.exports(connection)
     return found
 
 

@@ -1,14 +1,17 @@
-"""What `verify` asks about erased events: is the key gone where the log says so, and only there?
+"""What `verify` asks about erased events and removed sessions: is all of it gone that the log says is, and only that?
 
 Its rule `tombstone` is broken where a tombstone's slot, or that of a blob, does not hold the record of an
 erasure; where a slot does and neither a tombstone nor a pending erasure says so, as after restoring an older
 database; where a tombstone names no redaction event, another slot or another redaction than the slot does;
 where sealed bytes were not wiped. By which redaction an event was erased is no finding: the event says it.
+
+Its rule `removal` is broken where rows, keys or plaintext of a removed session are there, where its chain does
+not end as it did, and where no `session-removed` in `_store` says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,6 +37,66 @@ SELECT t.pos FROM tombstone AS t LEFT JOIN envelope AS v ON v.pos = t.pos WHERE 
 PENDING_IN: Final = """
 SELECT 1 FROM intent AS i JOIN session AS s ON s.id = i.session LEFT JOIN intent_copy AS c ON c.intent = i.id
 WHERE s.name = ? AND (i.state = 1 OR c.path = ?)"""
+
+
+SELECT_REMOVALS: Final = """
+SELECT r.session, r.events, r.chain, s.base,
+       EXISTS (SELECT 1 FROM intent AS i WHERE i.id = r.intent AND i.state = 1),
+       EXISTS (SELECT 1 FROM envelope AS v CROSS JOIN session AS o ON o.id = v.session
+               CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq
+               CROSS JOIN name AS k ON k.id = e.kind
+               WHERE v.id = r.intent AND o.name = '_store' AND k.text = 'session-removed'),
+       EXISTS (SELECT 1 FROM posting AS p WHERE p.session = r.session)
+       OR EXISTS (SELECT 1 FROM open_call AS c WHERE c.session = r.session)
+       OR EXISTS (SELECT 1 FROM state_head AS h WHERE h.session = r.session)
+FROM removal AS r CROSS JOIN session AS s ON s.id = r.session"""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What the log says of a removed session. `chain` is where its chain ended, at seq `head`."""
+
+    head: int
+    chain: bytes
+    is_pending: bool
+    is_recorded: bool
+    has_rows: bool
+
+    def faults(self, answers: Sequence[bytes | Payload], *, has_rows: bool) -> list[str]:
+        """What is wrong about one of its events, the slots of whose tombstone give `answers`."""
+        if self.is_pending:
+            return []
+        found = ["the session is removed, but not all rows of this event"] if has_rows else []
+        if not answers:
+            found.append("the session is removed, but no tombstone says so of this event")
+        elif not all(isinstance(answer, Erased) for answer in answers):
+            found.append("the session is removed, but the slot does not say so: the key may be there")
+        return found
+
+    def whole_faults(self, head: int, chain: bytes) -> list[str]:
+        """What is wrong about the session as a whole, whose events and chain end there."""
+        if self.is_pending:
+            return []
+        found = [] if self.is_recorded else ["no session-removed says that it is removed"]
+        if self.has_rows:
+            found.append("it is removed, but the index still names it")
+        if (head, chain) != (self.head, self.chain):
+            found.append("it is removed, and does not end where it did")
+        return found
+
+
+def removals_in(connection: Connection) -> dict[int, Removal]:
+    """The sessions that are removed, or being removed, by number."""
+    return {
+        number: Removal(base + events, chain, bool(pending), bool(recorded), bool(rows))
+        for number, events, chain, base, pending, recorded, rows in fetch(connection, SELECT_REMOVALS)
+    }
+
+
+def removals(reader: Reader) -> dict[int, Removal]:
+    """The sessions that are removed by now."""
+    with reader.database.read() as connection:
+        return removals_in(connection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +144,10 @@ class Graves:
         if not stone.is_wiped:
             found.append("erased, but the sealed payload was not wiped")
         return found
+
+    def slots(self, pos: int) -> list[int]:
+        """The slot that the tombstone of the event at `pos` names, if it has one."""
+        return [self.tombstones[pos].slot] if pos in self.tombstones else []
 
     def says(self, pos: int) -> bool:
         """Whether the event at `pos` has a tombstone."""

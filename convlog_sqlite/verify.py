@@ -17,6 +17,7 @@ It yields findings and never stops at the first. Severity `fault` is something t
     pairing            a result without its call, a call with two results, a wrong list of open calls
     keystore-locked    content could not be checked: the key-encryption key is not here
     effect             the table of effects is not what the envelopes say: see `effect_check`
+    removal            a removed session still has rows, a key or a file, or the log does not say that it was removed
     mirror-differs     a mirror file is not what the log says
     mirror-behind      a mirror file lags; the next append or `convlog export --mirror` brings it up
 
@@ -26,7 +27,6 @@ event on, and the newest events can be cut off; an anchor kept elsewhere shows b
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -34,12 +34,12 @@ from typing import Any, Final, NamedTuple
 from convlog_sqlite import canonical, effect_check, strictjson, tombstones
 from convlog_sqlite.database import Connection, fetch, value
 from convlog_sqlite.errors import StoreCorrupt
-from convlog_sqlite.events import Erased, Live, Locked, Lost, Payload
+from convlog_sqlite.events import Locked, Payload
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.instants import id_bytes, id_text, to_microseconds
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.mirror_check import mirror_findings
-from convlog_sqlite.store import blobs
+from convlog_sqlite.payload_check import payload_faults
 from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.reading import correlation_digest
 from convlog_sqlite.tombstones import Graves
@@ -163,6 +163,7 @@ class _Walk:
     tenants: dict[int, str | None] = field(default_factory=dict)
     tables: frozenset[str] = frozenset()
     names: dict[int | None, str] = field(default_factory=dict)
+    removed: dict[int, tombstones.Removal] = field(default_factory=dict)
     heads: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     pos: int = 0
     store_chain: bytes = b""
@@ -225,6 +226,7 @@ def _learn(walk: _Walk, connection: Connection) -> None:
     ):
         walk.sessions[number] = name, base
         walk.tenants[number] = "" if tenant is None and stands is not None else tenant  # "": names nobody
+    walk.removed = tombstones.removals_in(connection)
     walk.names.update(fetch(connection, SELECT_NAMES, (next(reversed(walk.names), 0),)))
 
 
@@ -246,18 +248,33 @@ def _check_rows(walk: _Walk, rows: list[_Row]) -> Iterator[Finding]:
         session, base = walk.sessions.get(row.session, (None, 0))
         key: bytes | Payload | None = None if row.slot is None else next(keys)
         found = _chains(walk, row, session or "", base)
-        if not is_indexed:
-            found.append(("index", "the index does not say what the envelope says", "fault"))
-        if row.slot is not None and graves.says(row.pos):
-            key = keystore.read([row.slot])[0]  # it may have been erased since
-        if row.slot is not None and key is not None:
-            found += [("tombstone", text, "fault") for text in graves.faults(row.pos, row.slot, key)]
-        if key is None or not graves.says(row.pos):
-            faults = _payload(walk, row, session or "", key, row.pos in with_blobs)
-            found += faults if not faults or not _is_erased_by_now(walk, row.pos) else []
+        if row.session in walk.removed:
+            has_rows = row.index_pos is not None or row.slot is not None or bool(row.envelope)
+            removal, answers = walk.removed[row.session], keystore.read(graves.slots(row.pos))
+            texts = removal.faults(answers, has_rows=has_rows)
+            found += [("removal", text, "fault") for text in texts]
+        else:
+            found += _event(walk, row, key, graves, is_indexed=is_indexed, has_blobs=row.pos in with_blobs)
         if found and walk.is_wanted(session):
             for rule, detail, severity in found:
                 yield Finding(rule, detail, session, row.seq, id_text(row.id), severity)
+
+
+def _event(
+    walk: _Walk, row: _Row, key: bytes | Payload | None, graves: Graves, *, is_indexed: bool, has_blobs: bool
+) -> list[_Found]:
+    """What is wrong about an event's index, tombstone and payload."""
+    found: list[_Found] = []
+    if not is_indexed and row.session not in tombstones.removals(walk.reader):
+        found.append(("index", "the index does not say what the envelope says", "fault"))
+    if row.slot is not None and graves.says(row.pos):
+        key = walk.reader.opener.keystore.read([row.slot])[0]  # it may have been erased since
+    if row.slot is not None and key is not None:
+        found += [("tombstone", text, "fault") for text in graves.faults(row.pos, row.slot, key)]
+    if key is None or not graves.says(row.pos):
+        faults = _payload(walk, row, walk.sessions.get(row.session, ("", 0))[0], key, has_blobs)
+        found += faults if not faults or not _is_erased_by_now(walk, row.pos) else []
+    return found
 
 
 def _is_erased_by_now(walk: _Walk, pos: int) -> bool:
@@ -278,7 +295,8 @@ def _chains(walk: _Walk, row: _Row, session: str, base: int) -> list[_Found]:
     seq, chain = walk.heads.get(row.session) or (base, canonical.origin(walk.reader.store_id, session))
     if row.seq != seq + 1:
         found.append(("seq", f"{row.seq} follows {seq}", "fault"))
-    leaf = canonical.leaf(row.envelope, row.commitment)
+    is_emptied = not row.envelope and row.session in walk.removed
+    leaf = row.leaf if is_emptied else canonical.leaf(row.envelope, row.commitment)
     if leaf != row.leaf:
         found.append(("leaf", "the envelope or its commitment was changed", "fault"))
     if canonical.link(chain, leaf) != row.chain:
@@ -345,43 +363,13 @@ def _says_the_same(walk: _Walk, row: _Row, said: dict[str, Any]) -> bool:
 def _payload(
     walk: _Walk, row: _Row, session: str, key: bytes | Payload | None, has_blobs: bool
 ) -> list[_Found]:
-    if key is None or row.slot is None:
-        return [("payload-missing", "the sealed payload is not there", "fault")]
     if isinstance(key, Locked):
         first, walk.locked = not walk.locked, True
         detail = "content cannot be checked: the key-encryption key is not here"
         return [("keystore-locked", detail, "note")] if first else []
-    if isinstance(key, Lost):
-        return [("key-lost", f"slot {row.slot} holds no key, and no redaction says why", "fault")]
-    if not isinstance(key, bytes):
-        return []
-    place = (row.seq, row.id, row.envelope, row.slot, row.sealed)
-    payload, salt = walk.reader.opener.open(session, place, key)
-    if not isinstance(payload, Live):
-        return [("payload-corrupt", "the sealed payload does not open", "fault")]
-    broken, digests = _blob_digests(walk.reader, row, session) if has_blobs else ([], [])
-    if canonical.commitment(salt, payload.data, digests) != row.commitment:
-        broken.append(("commitment", "the content is not what the envelope commits to", "fault"))
-    return broken
-
-
-def _blob_digests(reader: Reader, row: _Row, session: str) -> tuple[list[_Found], list[bytes]]:
-    found: list[_Found] = []
-    digests = []
-    with reader.database.read() as connection:
-        stored = [
-            (blob, blobs.sealed_chunks(connection, blob)) for blob in blobs.rows_of(connection, row.pos)
-        ]
-    for blob, chunks in stored:
-        answer = blobs.unseal(
-            reader.opener.keystore, blob, chunks, (reader.store_id, row.id, session, row.seq)
-        )
-        if isinstance(answer, Live):
-            digests.append(hashlib.sha256(answer.data).digest())
-        elif not isinstance(answer, Erased):
-            rule = "key-lost" if isinstance(answer, Lost) else "payload-corrupt"
-            found.append((rule, f"blob {blob.part} cannot be read", "fault"))
-    return found, digests
+    stored = (row.seq, row.id, row.envelope, row.slot, row.sealed)
+    found = payload_faults(walk.reader, session, row.pos, stored, key, row.commitment, has_blobs=has_blobs)
+    return [(rule, detail, "fault") for rule, detail in found]
 
 
 def _pairing(walk: _Walk) -> Iterator[Finding]:
@@ -406,8 +394,13 @@ def _pairing(walk: _Walk) -> Iterator[Finding]:
             rows = fetch(connection, sql)
         for number, seq in rows:
             session = walk.sessions.get(number, (None, 0))[0]
-            if walk.is_wanted(session):
+            if walk.is_wanted(session) and not _is_being_removed(walk, number):
                 yield Finding(rule, detail, session, seq)
+
+
+def _is_being_removed(walk: _Walk, number: int) -> bool:
+    removal = tombstones.removals(walk.reader).get(number)
+    return removal is not None and removal.is_pending
 
 
 def _tombstones(walk: _Walk) -> Iterator[Finding]:
@@ -415,6 +408,11 @@ def _tombstones(walk: _Walk) -> Iterator[Finding]:
         session = walk.sessions.get(number, (None, 0))[0]
         if walk.is_wanted(session):
             yield Finding("tombstone", detail, session, seq)
+    for number, removal in tombstones.removals(walk.reader).items():
+        session = walk.sessions.get(number, (None, 0))[0]
+        if walk.is_wanted(session) and number in walk.heads:
+            for detail in removal.whole_faults(*walk.heads[number]):
+                yield Finding("removal", detail, session)
     if not walk.wanted:
         for pos in tombstones.of_no_event(walk.reader):
             yield Finding("tombstone", f"a tombstone names position {pos}, where no event is")

@@ -49,6 +49,8 @@ REASONS: Final = {
 }
 REASON_NAMES: Final = {code: name for name, code in REASONS.items()}
 REDACTION_KIND: Final = "redaction"
+CLOSED_KIND: Final = "session-closed"
+REMOVED_KIND: Final = "session-removed"
 
 # What each kind of mutation that convlog itself writes or folds means. Any other kebab-case kind is
 # allowed and kept. `tilldone-*` and `effect-*` are families.
@@ -84,6 +86,7 @@ KINDS: Final = {
     "policy-removed": "a retention policy ended",
     "hold-placed": "content must not be erased",
     "hold-released": "a hold ended",
+    "session-removed": "retention removed a closed session, whole",
     "keys-rotated": "the key-encryption key changed",
 }
 

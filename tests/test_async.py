@@ -6,6 +6,7 @@ import inspect
 import itertools
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -19,9 +20,12 @@ from convlog_sqlite import (
     AsyncSession,
     ConversationLog,
     Draft,
+    FilesLeft,
     InvalidEvent,
     PairingError,
+    RetentionPolicy,
     Session,
+    SessionRemoved,
     StoreClosed,
 )
 from convlog_sqlite.acting import Acting
@@ -478,3 +482,28 @@ class TestLeaks:
         lock = FileLock(store_path / "log.open")
         assert lock.try_acquire()
         lock.close()
+
+
+def test_exports_and_removed_sessions(store_path, tmp_path):
+    """What the sync log says of them, the twin says."""
+
+    async def body(log):
+        session = log.session("s")
+        await session.mutation("session-closed", agent="a")
+        await log.export_to(tmp_path / "out")
+        assert await log.exports() == [str(tmp_path / "out")]
+        with pytest.raises(FilesLeft):
+            await log.forget_export(tmp_path / "out")
+        shutil.rmtree(tmp_path / "out")
+        await log.forget_export(tmp_path / "out")
+        assert await log.exports() == []
+        assert await log.removed_sessions() == []
+        with ConversationLog.open(store_path, clock=lambda: time.time_ns() + 2 * 86_400 * 10**9) as later:
+            later.set_policy(RetentionPolicy(id="old", target="envelope", max_age="1d"), by="ops")
+            assert later.apply_retention(by="ops").removed == {"s": "old@1"}
+        assert [found.id for found in await log.removed_sessions()] == ["s"]
+        for call in (session.tail(), session.message("late", agent="a"), session.head()):
+            with pytest.raises(SessionRemoved):
+                await call
+
+    run(store_path, body)

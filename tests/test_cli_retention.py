@@ -244,3 +244,84 @@ class TestApplying:
         (tmp_path / "away").rename(exports)
         assert apply(yes=True).status == 0
         assert "secret" not in (exports / "build" / "conversation.jsonl").read_text()
+
+
+class TestRemoving:
+    @pytest.fixture(autouse=True)
+    def due(self, convlog, event, store_path, clock):
+        """A closed session, and a policy by which it is due; another that is kept by an open call."""
+        with ConversationLog.open(store_path, clock=clock) as log:
+            log.session("build").mutation("session-closed", agent="worker")
+            log.session("waits").tool_call("shell", {}, agent="worker")
+            log.session("waits").mutation("session-closed", agent="worker")
+        convlog("policy", "set", "old", "--target", "envelope", "--max-age", "30d", "--by", "ops")
+
+    def test_the_policy_is_shown(self, convlog):
+        """What it is about stands in the list."""
+        assert convlog("policy", "list").lines() == [
+            {"id": "old", "target": "envelope", "max_age": "30d", "version": 1}
+        ]
+        assert "every session  envelope" in convlog("--color", "policy", "list").out
+        refused = convlog(
+            "policy", "set", "x", "--target", "envelope", "--type", "message", "--max-age", "1d"
+        )
+        assert refused.status == 2
+        wrong = ("--target", "envelope", "--type", "message", "--max-age", "1d", "--by", "ops")
+        assert convlog("policy", "set", "x", *wrong).status == 3
+
+    def test_the_plan_names_the_sessions(self, apply):
+        """Those that would go, and those that are due and stay, with the reason."""
+        (said,) = apply(dry_run=True).lines()
+        assert (said["removed"], said["kept"]) == ({"build": "old@1"}, {"waits": "open-call"})
+        assert apply(dry_run=True, colour=True).out.splitlines() == [
+            "3 would be erased by policy old@1",
+            "session build would be removed whole by policy old@1",
+            "session waits due, but kept: a call has no result",
+        ]
+
+    def test_it_goes_and_is_listed_as_removed(self, apply, convlog, event):
+        """`sessions` leaves it out, `--all` says what became of it, reading it is status 3 and says why."""
+        assert apply(yes=True).lines()[0]["removed"] == {"build": "old@1"}
+        assert [one["id"] for one in convlog("sessions").lines()] == ["waits"]
+        *_, gone = convlog("sessions", "--all").lines()
+        assert (gone["id"], gone["events"], gone["removed"]["policy"]) == ("build", 3, "old@1")
+        assert "build: removed 20" in convlog("--color", "sessions", "--all").out
+        for verb in (
+            ("tail", "build"),
+            ("show", event.id),
+            ("export", "build"),
+            ("policy", "explain", event.id),
+        ):
+            done = convlog(*verb)
+            assert (done.status, done.out) == (3, "")
+            assert "was removed at" in done.err
+            assert "policy old@1" in done.err
+        assert convlog("append", "build", "--agent", "a", "--body", "x").status == 3
+        assert b'"build"' not in convlog("export").out.encode().replace(b'"session":"build","reason"', b"")
+        assert convlog("verify").status == 0
+
+    def test_a_person_is_asked_though_all_content_is_erased(self, apply, event, store_path):
+        """A session of which nothing is left to erase is removed as well, and asked about."""
+        with ConversationLog.open(store_path) as log:
+            log.redact(session="build", reason="test", by="ops")
+        done = apply(stdin=b"y\n", person=True, colour=True)
+        assert (done.status, "session build removed whole" in done.out) == (0, True)
+
+
+def test_a_deleted_export_is_forgotten(convlog, apply, event, store_path, tmp_path):
+    """Status 6 names the directory and what to do; forgetting it ends that. It is refused while a file is there."""
+    exports = tmp_path / "exports"
+    convlog("export", "--out", str(exports))
+    assert convlog("export", "--forget", str(exports)).status == 3
+    for left in sorted(exports.rglob("*"), reverse=True):
+        left.rmdir() if left.is_dir() else left.unlink()
+    exports.rmdir()
+    convlog("policy", "set", "chat", "--type", "message", "--max-age", "30d", "--by", "ops")
+    done = apply(yes=True)
+    assert done.status == 6
+    assert f"convlog export --forget {exports}" in done.err
+    for wrong in (("build",), ("--mirror",), ("--out", "x"), ("--follow",)):
+        assert convlog("export", "--forget", str(exports), *wrong).status == 2
+    assert convlog("export", "--forget", str(exports)).status == 0
+    assert apply(yes=True).status == 0
+    assert convlog("export", "--forget", str(exports)).status == 3

@@ -1,5 +1,6 @@
 """Erasure: after `redact` returned, the content is nowhere the store knows of, and no crash makes a false claim."""
 
+import asyncio
 import hashlib
 import json
 import os
@@ -17,21 +18,28 @@ import apsw
 import pytest
 
 from convlog_sqlite import (
+    AsyncConversationLog,
     Attachment,
     ConversationLog,
     Draft,
+    FilesLeft,
     IdempotencyConflict,
     InvalidEvent,
+    MirrorBusy,
     PayloadErased,
     StoreBusy,
     StoreIOError,
     StoreReadOnly,
     UnknownReference,
     import_transcripts,
+    rewriting,
 )
 from convlog_sqlite import keystore as keystores
+from convlog_sqlite.files import Replacement
 from convlog_sqlite.keystore import SLOT_BYTES
 from convlog_sqlite.locks import FileLock
+from convlog_sqlite.redaction import Redactor
+from convlog_sqlite.store import committing
 
 MARK = "xyzzy-mark"
 WHY = {"reason": "test", "by": "operator"}
@@ -254,14 +262,14 @@ class TestResidue:
         file = log.mirror.path("s")
         os.link(file, file.with_name(".conversation.jsonl.old"))
         seen = []
-        real = log._redactor()._mirrors(log.path / "sessions").__class__._rebuild
+        real = Replacement.put
 
-        def spy(mirror, name, path):
-            seen.append(path.read_bytes())
-            return real(mirror, name, path)
+        def spy(new):
+            seen.append(file.read_bytes())
+            real(new)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("convlog_sqlite.mirror.Mirror._rebuild", spy)
+            patch.setattr(Replacement, "put", spy)
             log.redact(events=[event.id], **WHY)
         assert MARK.encode() in seen[0]
         assert residue([MARK.encode()], log.path) == []
@@ -426,7 +434,7 @@ class TestWhatIsErased:
 # Patches a step so that the process dies there, or before it.
 DYING = """
     import os, signal, sys
-    from convlog_sqlite import ConversationLog, files, mirror, redaction
+    from convlog_sqlite import ConversationLog, files, mirror, redaction, rewriting
     from convlog_sqlite.keystore import DiskFile, Keystore
     from convlog_sqlite.store import committing, erasing
 
@@ -476,9 +484,9 @@ STEPS = {
     "the slots are overwritten": "die_after(Keystore, 'destroy')",
     "inside the transaction that wipes": "die_after(committing.Writer, 'record_inside')",
     "the content is wiped": "die_after(erasing.Eraser, 'erase')",
-    "a file is half rewritten": "die_after(mirror, 'write_all')",
-    "a file has a second name": "files.made_anew = die",
-    "a file is rewritten": "die_after(mirror.Mirror, '_rebuild')",
+    "a file is half rewritten": "die_after(rewriting, 'write_all')",
+    "a file has a second name": "die_after(os, 'link')",
+    "a file is rewritten": "die_after(files.Replacement, 'put')",
     "an old file is overwritten": "die_after(files, 'destroy', 4)",
     "one file of two is rewritten": "die_after(mirror.Mirror, 'rewrite')",
     "before the intent is forgotten": "erasing.Eraser.settle = die",
@@ -662,7 +670,201 @@ class TestUnreachable:
         assert MARK.encode() in elsewhere.read_bytes()
 
 
+class TestForgotten:
+    """An export that was deleted is forgotten by whoever answers for it, and by nobody else."""
+
+    @pytest.fixture
+    def gone(self, log, session, tmp_path):
+        """An export that was deleted, and an erasure that waits for it."""
+        event = session.message(MARK, agent="a")
+        out = tmp_path / "out"
+        log.export_to(out)
+        shutil.rmtree(out)
+        assert not log.redact(events=[event.id], **WHY).complete
+        return out
+
+    def test_nothing_waits_for_it_any_more(self, log, session, gone):
+        """The erasure that waited is done, and the next one does not look there."""
+        assert log.exports() == [str(gone)]
+        assert pending(log) == 1
+        log.forget_export(gone)
+        assert log.exports() == []
+        assert pending(log) == 0
+        assert log.redact(session="s", **WHY).complete
+        assert not gone.exists()
+        with pytest.raises(UnknownReference):
+            log.forget_export(gone)
+
+    def test_what_waits_for_another_place_too_goes_on_waiting(self, log, session, gone, tmp_path):
+        """Only what waited for this directory alone is done."""
+        other, away = tmp_path / "other", tmp_path / "away"
+        event = session.message(MARK, agent="a")
+        log.export_to(other)
+        other.rename(away)
+        log.redact(events=[event.id], **WHY)
+        log.forget_export(gone)
+        assert pending(log) == 1
+        away.rename(other)
+        assert log.redact(events=[event.id], **WHY).complete
+        assert residue([MARK.encode()], other) == []
+
+    @pytest.mark.parametrize(
+        "name", ["conversation.jsonl", ".conversation.jsonl.old", "conversation.jsonl.ahead-1"]
+    )
+    def test_it_is_refused_while_a_file_is_there(self, log, session, gone, name):
+        """The file itself, and what a crash or a restore left beside it, of any session, are named."""
+        (gone / "long-gone").mkdir(parents=True)
+        left = gone / "long-gone" / name
+        left.write_text(MARK)
+        with pytest.raises(FilesLeft) as refused:
+            log.forget_export(gone)
+        assert (refused.value.directory, refused.value.files) == (str(gone), (str(left),))
+        assert log.exports() == [str(gone)]
+        left.unlink()
+        log.forget_export(gone)
+        assert log.exports() == []
+
+    def test_it_is_refused_while_somebody_exports(self, log, session, tmp_path):
+        """And an export that begins afterwards writes the directory down again before its first byte."""
+        exporter = log.exporter(tmp_path / "out")
+        exporter.start()
+        with pytest.raises(MirrorBusy):
+            log.forget_export(tmp_path / "out")
+        exporter.stop()
+        shutil.rmtree(tmp_path / "out")
+        log.forget_export(tmp_path / "out")
+        assert log.exports() == []
+        exporter.close()
+        session.message("later", agent="a")
+        exporter.update()
+        exporter.close()
+        assert log.exports() == [str(tmp_path / "out")]
+
+    def test_the_mirror_is_no_export(self, log, session):
+        """The store's own files cannot be forgotten."""
+        with pytest.raises(UnknownReference):
+            log.forget_export(log.path / "sessions")
+
+
+class TestNoticing:
+    """A handle that stays open finishes at an append what a redactor left that died."""
+
+    @pytest.fixture
+    def left(self, log, session, tmp_path, monkeypatch):
+        """Keys destroyed, nothing else done: by a process that died, while this handle is open."""
+        monkeypatch.setattr(committing, "LOOK_SECONDS", 0)
+        session.message(MARK, agent="a")
+        log.export_to(tmp_path / "out")
+        session.message("kept", agent="a")
+        step = STEPS["the slots are overwritten"]
+        done = run(DYING + f"    {step}\n" + REDACT, log.path, check=False)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+        assert pending(log) == 1
+
+    @pytest.mark.parametrize("how", ["append", "decision", "import"])
+    def test_the_next_append_finishes_it(self, log, session, left, tmp_path, how):
+        """Whichever way something is recorded; the append itself is recorded too."""
+        if how == "decision":
+            log.place_hold(agent="x", reason="test", by="ops")
+        if how == "import":
+            import_transcripts(log, "claude-code", [TRANSCRIPT])
+        event = session.message("next", agent="a")
+        assert pending(log) == 0
+        assert log.event(event.id).body == "next"
+        assert residue([MARK.encode()], log.path, tmp_path / "out") == []
+        assert [found.answer for found in session.tail(20)].count("erased") == 3
+        assert list(log.verify()) == []
+
+    def test_asyncio_too(self, log, session, monkeypatch):
+        """The twins are the same appends."""
+        monkeypatch.setattr(committing, "LOOK_SECONDS", 0)
+        session.message(MARK, agent="a")
+
+        async def append():
+            async with AsyncConversationLog.open(log.path) as other:
+                there = other.session("s")
+                await there.message("one", agent="b")
+                run(DYING + f"    {STEPS['the slots are overwritten']}\n" + REDACT, log.path, check=False)
+                assert pending(log) == 1
+                await there.message("two", agent="b")
+                assert pending(log) == 0
+
+        asyncio.run(append())
+        assert list(log.verify()) == []
+
+    def test_not_while_its_redactor_lives(self, log, session, left):
+        """It is left to a living one, and finished once that is gone, though nobody else committed since."""
+        lock = FileLock(log.path / "log.erase")
+        with lock.held(1):
+            session.message("one", agent="a")
+            assert pending(log) == 1
+        lock.close()
+        session.message("two", agent="a")
+        assert pending(log) == 0
+
+    def test_once_if_it_cannot_be_done(self, log, session, left, tmp_path, monkeypatch):
+        """Where a file is out of reach, appends do not try again and again; the next redact does."""
+        (tmp_path / "out").rename(tmp_path / "away")
+        tries = []
+        real = Redactor.finish
+        monkeypatch.setattr(Redactor, "finish", lambda redactor: tries.append(1) or real(redactor))
+        for number in range(5):
+            session.message(f"{number}", agent="a")
+            with ConversationLog.open(log.path) as other:
+                other.session("other").message("x", agent="b")
+        assert pending(log) == 1
+        assert (
+            len(tries) == 1 + 2 * 5
+        )  # this handle once, and each of the others at its opening and its append
+        (tmp_path / "away").rename(tmp_path / "out")
+        assert log.redact(session="s", **WHY).complete
+
+    def test_it_costs_a_lone_writer_nothing(self, log, session, monkeypatch):
+        """Nobody looks while no other handle commits, and with others not more often than each second."""
+        looked = []
+        real = committing.fetch
+
+        def spy(connection, statement, *rest):
+            looked.append(statement)
+            return real(connection, statement, *rest)
+
+        monkeypatch.setattr(committing, "fetch", spy)
+        for number in range(50):
+            session.message(f"{number}", agent="a")
+        assert looked == [committing.SELECT_UNDONE]
+        monkeypatch.setattr(committing.time, "monotonic", lambda: 1e9)
+        with ConversationLog.open(log.path) as other:
+            for number in range(20):
+                other.session("other").message("x", agent="b")
+                session.message(f"{number}", agent="a")
+        assert len(looked) == 3
+
+
 class TestRaces:
+    def test_who_appends_does_not_wait_for_a_rewriting(self, log, session, monkeypatch):
+        """While a mirror is written anew, appends go on, and their lines are in the new file."""
+        event = session.message(MARK, agent="a")
+        written, go_on = threading.Event(), threading.Event()
+        real = rewriting.sync
+
+        def pause(descriptor):
+            written.set()
+            assert go_on.wait(60)
+            real(descriptor)
+
+        monkeypatch.setattr(rewriting, "sync", pause)
+        redactor = threading.Thread(target=lambda: log.redact(events=[event.id], **WHY))
+        redactor.start()
+        assert written.wait(60)
+        for number in range(20):
+            session.message(f"meanwhile {number}", agent="b")
+        go_on.set()
+        redactor.join()
+        text = log.mirror.path("s").read_bytes()
+        assert text == b"".join(log.lines("s"))
+        assert text.count(b"meanwhile") == 20
+        assert residue([MARK.encode()], log.path) == []
+
     def test_no_read_after_it_returned_gives_the_content(self, log, session):
         """Processes that read in a tight loop: not one read begun after `redact` returned opens the event."""
         program = """

@@ -364,7 +364,7 @@ class TestFullDisk:
         self, log, session, file, lines, monkeypatch, caplog
     ):
         """The event is recorded and returned; the trouble is logged once and kept until the next success."""
-        from convlog_sqlite import files, mirror
+        from convlog_sqlite import files, rewriting
 
         def full(_descriptor, _data):
             raise OSError(28, "No space left on device")
@@ -372,7 +372,7 @@ class TestFullDisk:
         before = file.read_bytes()
         with monkeypatch.context() as patch:
             patch.setattr(files, "write_all", full)
-            patch.setattr(mirror, "write_all", full)
+            patch.setattr(rewriting, "write_all", full)
             assert [session.message("x", agent="a").seq for _ in range(3)] == [6, 7, 8]
             assert file.read_bytes() == before
             assert "no space left" in log.mirror.problem
@@ -386,7 +386,7 @@ class TestFullDisk:
 
     def test_a_write_that_stops_half_way_is_taken_back(self, log, session, file, lines, monkeypatch):
         """The part of a line that did get written is cut off again at once."""
-        from convlog_sqlite import files, mirror
+        from convlog_sqlite import files, rewriting
 
         def half(descriptor, data):
             os.write(descriptor, data[: len(data) // 2])
@@ -395,7 +395,7 @@ class TestFullDisk:
         before = file.read_bytes()
         with monkeypatch.context() as patch:
             patch.setattr(files, "write_all", half)
-            patch.setattr(mirror, "write_all", half)
+            patch.setattr(rewriting, "write_all", half)
             session.message("x", agent="a")
             assert file.read_bytes() == before
             file.write_bytes(b"garbage\n")
@@ -406,9 +406,9 @@ class TestFullDisk:
 
     def test_an_exporter_goes_on_once_there_is_room(self, log, session, file, lines, monkeypatch):
         """It tries again by itself; nothing that came in between is lost."""
-        from convlog_sqlite import files, mirror
+        from convlog_sqlite import files, rewriting
 
-        real, full = mirror.write_all, threading.Event()
+        real, full = rewriting.write_all, threading.Event()
         full.set()
 
         def maybe(descriptor, data):
@@ -417,7 +417,7 @@ class TestFullDisk:
             real(descriptor, data)
 
         monkeypatch.setattr(files, "write_all", maybe)
-        monkeypatch.setattr(mirror, "write_all", maybe)
+        monkeypatch.setattr(rewriting, "write_all", maybe)
         log.mirror.start()
         try:
             session.message("x", agent="a")

@@ -91,7 +91,9 @@ class TestSaying:
         [
             ({}, "/max_age"),
             ({"keep_last": 5}, "/max_age"),
-            ({"max_age": "1d", "target": "envelope"}, "/target"),
+            ({"max_age": "1d", "target": "bytes"}, "/target"),
+            ({"max_age": "1d", "target": "envelope"}, "/match/type"),
+            ({"max_age": "1d", "target": "envelope", "match": {}, "keep_last": 1}, "/keep_last"),
             ({"max_age": "1d", "keep_last": -1}, "/keep_last"),
             ({"max_age": "1d", "keep_last": True}, "/keep_last"),
             ({"max_age": "1d", "id": ""}, "/id"),

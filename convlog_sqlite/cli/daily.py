@@ -10,7 +10,15 @@ from typing import Annotated, Any
 
 import typer
 
-from convlog_sqlite import ConversationLog, Event, Filters, Session, UnknownReference, check_session_id
+from convlog_sqlite import (
+    ConversationLog,
+    Event,
+    Filters,
+    RemovedSession,
+    Session,
+    UnknownReference,
+    check_session_id,
+)
 from convlog_sqlite.cli import append_options as key
 from convlog_sqlite.cli import drafting, render, window
 from convlog_sqlite.cli import tail_options as only
@@ -271,7 +279,12 @@ def _show_content(content: Any, *, as_json: bool) -> None:
 def sessions(
     context: typer.Context,
     everything: Annotated[
-        bool, typer.Option("--all", help="The store's own session _store too.", show_default=False)
+        bool,
+        typer.Option(
+            "--all",
+            help="The store's own session _store too, and those that retention removed.",
+            show_default=False,
+        ),
     ] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -280,9 +293,12 @@ def sessions(
     on = render.screen(context, as_json=as_json)
     with reading(context, store) as log:
         found = [summary for summary in log.sessions() if everything or summary.id != _STORE_SESSION]
+        removed = log.removed_sessions() if everything else []
     if on is None:
         for summary in found:
             put_json({name: item for name, item in asdict(summary).items() if item is not None})
+        for one in removed:
+            put_json({"id": one.id, "events": one.events, "removed": _how(one)})
         return
     found.sort(key=lambda summary: summary.last_ts or "", reverse=True)
     rows = [
@@ -302,3 +318,9 @@ def sessions(
     headings = ("SESSION", "TENANT", "EVENTS", "FIRST (UTC)", "LAST (UTC)", "OPEN CALLS")
     for line in render.table(headings, rows, on, right=frozenset({2, 5})):
         say(line)
+    for one in removed:
+        say(f"{one.id}: removed {one.at[:19].replace('T', ' ')} by policy {one.policy}, {one.events} events")
+
+
+def _how(removed: RemovedSession) -> dict[str, str]:
+    return {"by": removed.by, "at": removed.at, "policy": removed.policy}

@@ -114,8 +114,7 @@ def _report(found: Redaction, on: render.Screen | None) -> None:
         for line in _sentences(found):
             say(line)
     sys.stdout.flush()
-    for path in found.unreachable:
-        complain(f"may still hold what was erased: {path}")
+    retention.complain_of_unreachable(found)
     for one in found.residue or ():
         complain(f"still holds {one.what} of {one.event}: {one.path}")
     if not found.complete:

@@ -52,13 +52,29 @@ def export(
         bool,
         typer.Option("--follow", help="Go on with what is appended, until interrupted.", show_default=False),
     ] = False,
+    forget: Annotated[
+        str | None,
+        typer.Option(
+            "--forget",
+            metavar="DIR",
+            help="Write nothing; let DIR, which was deleted or emptied, be no export any more.",
+        ),
+    ] = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write the canonical lines: to standard output, to files elsewhere, or to the mirror.
 
     The sessions follow each other by id, and their events by seq. Two exports of the same log are the same bytes.
+
+    An erasure reaches every directory that was exported to, and stays pending while one is not there. --forget ends that for a directory that was deleted; it is refused while an exported file is in it. A disk that is not mounted looks deleted: whoever forgets a directory answers for what is there.
     """
+    if forget is not None:
+        if mirror or follow or sessions or out is not None:
+            raise usage_error("goes with no session and no other option", "--forget")
+        with writing(context, store, create=False) as log:
+            log.forget_export(forget)
+        return
     if mirror and out is not None:
         raise usage_error("give --out or --mirror, not both", "--mirror")
     if not mirror and out is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
@@ -21,6 +22,16 @@ from convlog_sqlite.cli.options import (
     usage_error,
     writing,
 )
+
+# What keeps a session that is due, as `Redaction.kept` has it.
+_KEPT_BY: Final = {
+    "open-call": "a call has no result",
+    "open-effect": "an effect is not done",
+    "fork": "a session was forked from it",
+    "hold": "a hold",
+    "min-age": "the min_age of a policy",
+    "erasure-pending": "an erasure in it is not done",
+}
 
 policy = typer.Typer(
     add_completion=False,
@@ -41,6 +52,7 @@ def set_(
     context: typer.Context,
     policy_id: key.PolicyId,
     by: key.By,
+    target: key.Target = "payload",
     max_age: key.MaxAge = None,
     min_age: key.MinAge = None,
     keep_last: key.KeepLast = None,
@@ -56,11 +68,15 @@ def set_(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set a policy, or a new version of it. An event must be all that is given; nothing given, it is any event."""
+    """Set a policy, or a new version of it. An event must be all that is given; nothing given, it is any event.
+
+    With --target envelope it is about sessions: a closed one that is old enough is removed whole, unless it has an open call or effect, a fork, or anything that a hold or a --min-age covers. A session is closed by a mutation session-closed that nothing but redactions follows.
+    """
     given = {"type": type_, "kind": kind, "tool": tool, "sensitivity": sensitivity, "agent": agent}
     given |= {"session": session, "task": task, "subject": subject, "tenant": tenant}
     wanted = RetentionPolicy(
         id=policy_id,
+        target=target,
         match={name: item for name, item in given.items() if item is not None},
         max_age=max_age,
         min_age=min_age,
@@ -121,15 +137,17 @@ def _show_policies(context: typer.Context, found: list[RetentionPolicy], *, as_j
     rows = [
         (
             str(one),
-            ", ".join(f"{name} {item}" for name, item in one.match.items()) or "every event",
+            ", ".join(f"{name} {item}" for name, item in one.match.items())
+            or ("every event" if one.target == "payload" else "every session"),
+            one.target,
             one.max_age or "",
             one.min_age or "",
             str(one.keep_last or ""),
         )
         for one in found
     ]
-    headings = ("POLICY", "MATCHES", "MAX AGE", "MIN AGE", "KEEP LAST")
-    for line in render.table(headings, rows, on, right=frozenset({2, 3, 4})):
+    headings = ("POLICY", "MATCHES", "TARGET", "MAX AGE", "MIN AGE", "KEEP LAST")
+    for line in render.table(headings, rows, on, right=frozenset({3, 4, 5})):
         say(line)
 
 
@@ -214,9 +232,20 @@ def apply(
     _report(found, on)
     if not found.complete:
         sys.stdout.flush()
-        for path in found.unreachable:
-            complain(f"may still hold what was erased: {path}")
+        complain_of_unreachable(found)
         raise typer.Exit(INCOMPLETE)
+
+
+def complain_of_unreachable(found: Redaction) -> None:
+    """Name the files that may still hold what was erased, and what to do about a directory that is gone."""
+    gone: dict[Path, None] = {}
+    for path in found.unreachable:
+        complain(f"may still hold what was erased: {path}")
+        root = Path(path).parent.parent
+        if not root.exists():
+            gone[root] = None
+    for root in gone:
+        complain(f"{root} is not there: mount it, or, if it was deleted: convlog export --forget {root}")
 
 
 def _ask(log: ConversationLog, by: str) -> None:
@@ -225,7 +254,7 @@ def _ask(log: ConversationLog, by: str) -> None:
     planned = log.apply_retention(by=by, dry_run=True)
     for line in _plan(planned):
         typer.echo(line, err=True)
-    if not planned.erased:
+    if not planned.erased and not planned.removed:
         raise typer.Exit(DONE)
     if not typer.confirm("Erase for good?", err=True):
         fail(REFUSED, "nothing was erased")
@@ -236,6 +265,11 @@ def _plan(planned: Redaction) -> list[str]:
     lines = [f"{count} {will} by policy {version}" for version, count in planned.policies.items()]
     if planned.held:
         lines.append(f"{planned.held} due, but kept by a hold")
+    removed = "would be removed" if planned.dry_run else "removed"
+    for session, version in planned.removed.items():
+        lines.append(f"session {session} {removed} whole by policy {version}")
+    for session, why in planned.kept.items():
+        lines.append(f"session {session} due, but kept: {_KEPT_BY[why]}")
     return lines or ["Nothing is due."]
 
 

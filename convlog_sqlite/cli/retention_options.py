@@ -20,6 +20,15 @@ MaxAge = Annotated[
     str | None, _text("--max-age", "AGE", "Erase from this age on: 45m, 12h, 30d, 2w; see --min-age.")
 ]
 MinAge = Annotated[str | None, _text("--min-age", "AGE", "Keep to this age, whatever other policies say.")]
+Target = Annotated[
+    str,
+    typer.Option(
+        "--target",
+        metavar="WHAT",
+        help="payload: erase content. envelope: remove whole sessions this long after they were closed; "
+        "goes with --session, --tenant, --max-age and --min-age.",
+    ),
+]
 KeepLast = Annotated[
     int | None,
     typer.Option(

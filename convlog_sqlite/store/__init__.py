@@ -7,5 +7,6 @@ reading   envelopes and payloads by place, by id, by filter
 preparing drafts to bytes, before the transaction
 writing   drafts to rows, in one transaction
 copies    every file outside the database that may hold plaintext
+erasing   content that goes; removing and emptying: sessions that go whole
 opening   a store's directory: found, made, opened
 """

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from convlog_sqlite.database import Connection, Database, value
+from convlog_sqlite.database import Connection, Database, fetch, value
 from convlog_sqlite.drafts import Draft
 from convlog_sqlite.errors import ConvlogError, Refused, StoreIOError, UnknownReference
 from convlog_sqlite.instants import Clock
@@ -26,10 +27,13 @@ from convlog_sqlite.store.sessions import Sessions
 from convlog_sqlite.store.writing import Appended, Batch, Context
 
 HIGHEST_SLOT: Final = "SELECT coalesce(max(number), -1) FROM slot"
+SELECT_UNDONE: Final = "SELECT id FROM intent"
 SAVEPOINT: Final = "SAVEPOINT append"
 ROLLBACK_TO: Final = "ROLLBACK TO append"
 RELEASE: Final = "RELEASE append"
 
+# How often an append looks for erasures that are decided and not done, where another handle committed at all.
+LOOK_SECONDS: Final = 1.0
 _MOST_DRAFTS: Final = 1000  # in one transaction, unless a single append has more
 
 
@@ -63,6 +67,8 @@ class Writer:
         self._context = Context(store_id, keystore, clock, self.names, self.sessions, self.opener)
         self._waiting: deque[Request] = deque()
         self._leading = threading.Lock()
+        self._looked = -LOOK_SECONDS
+        self.undone: frozenset[bytes] = frozenset()
 
     def append(self, session: str, tenant: str | None, prepared: Sequence[Prepared]) -> list[Appended]:
         """Record drafts, all or none; the session is opened if it is new.
@@ -110,6 +116,7 @@ class Writer:
         try:
             with self.database.write() as connection:
                 self._context.heads.refresh(connection)
+                self._look(connection)
                 record = self._record if len(requests) == 1 else self._record_apart
                 for request in requests:
                     record(connection, request)
@@ -130,6 +137,17 @@ class Writer:
                     self._fail(
                         requests, StoreIOError(self.database.path, "interrupted before it was committed")
                     )
+
+    def _look(self, connection: Connection) -> None:
+        """Take note of erasures that are not done, in `undone`: their redactor lives, or is dead."""
+        heads, now = self._context.heads, time.monotonic()
+        if heads.moved and now - self._looked >= LOOK_SECONDS:
+            heads.moved, self._looked = False, now
+            self.undone = frozenset(intent for (intent,) in fetch(connection, SELECT_UNDONE))
+
+    def look_again(self) -> None:
+        """Look for erasures that are not done at a later append too, whether or not anybody commits."""
+        self.undone, self._context.heads.moved = frozenset(), True
 
     def _record_apart(self, connection: Connection, request: Request) -> None:
         connection.execute(SAVEPOINT)

@@ -12,6 +12,8 @@ from convlog_sqlite.database import Connection, fetch, value
 SELECT_COPIES: Final = "SELECT kind, path FROM copy ORDER BY id"
 SELECT_COPY: Final = "SELECT 1 FROM copy WHERE path = ?"
 SELECT_KIND: Final = "SELECT count(*) FROM copy WHERE kind = ?"
+SELECT_EXPORTS: Final = "SELECT path FROM copy WHERE kind = 2 ORDER BY path"
+DELETE_EXPORT: Final = "DELETE FROM copy WHERE kind = 2 AND path = ?"
 INSERT_COPY: Final = "INSERT INTO copy (kind, path) VALUES (?, ?)"
 
 MIRROR: Final = 1
@@ -33,6 +35,16 @@ def register(connection: Connection, kind: int, path: str) -> None:
     """Write a file or directory down, in a write block. Twice is once."""
     if not is_registered(connection, path):
         connection.execute(INSERT_COPY, (kind, path))
+
+
+def unregister(connection: Connection, path: str) -> None:
+    """Forget a directory of exports, in a write block: the caller saw that no file is left there."""
+    connection.execute(DELETE_EXPORT, (path,))
+
+
+def exports(connection: Connection) -> list[str]:
+    """The directories that were exported to, absolute."""
+    return [path for (path,) in fetch(connection, SELECT_EXPORTS)]
 
 
 def paths(connection: Connection) -> list[str]:

@@ -7,6 +7,8 @@ The order, so that a crash at any point leaves something to be finished and neve
     3  one transaction wipes the sealed bytes, writes tombstones and the redaction event
     4  the plaintext files are rewritten, the intent is forgotten
 
+The removal of a session is an intent too, and goes the same way, but for step 3: see `emptying`.
+
 Each step may be done again. So: a tombstone stands only where the key is dead on disk, and a dead key has a
 tombstone or an intent. Everything here is committed at full durability, whatever the handle's own is.
 
@@ -49,14 +51,16 @@ DESCRIBE: Final = """
 SELECT v.session, s.name, v.id, k.text,
        EXISTS (SELECT 1 FROM tombstone AS t WHERE t.pos = v.pos),
        EXISTS (SELECT 1 FROM intent_event AS i WHERE i.pos = v.pos)
+       OR EXISTS (SELECT 1 FROM removal AS r WHERE r.session = v.session)
 FROM envelope AS v JOIN session AS s ON s.id = v.session
-CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq LEFT JOIN name AS k ON k.id = e.kind
+LEFT JOIN event AS e ON e.session = v.session AND e.seq = v.seq LEFT JOIN name AS k ON k.id = e.kind
 WHERE v.pos = ?"""
 INSERT_INTENT: Final = "INSERT INTO intent VALUES (?, ?, ?, ?, ?, ?, ?, 1)"
 INSERT_INTENT_EVENT: Final = "INSERT INTO intent_event VALUES (?, ?)"
 SELECT_INTENTS: Final = """
-SELECT i.id, s.name, i.agent, i.reason, i.scope, i.at, i.detail, i.state FROM intent AS i
-JOIN session AS s ON s.id = i.session ORDER BY i.at, i.id"""
+SELECT i.id, i.session, s.name, i.agent, i.reason, i.scope, i.at, i.detail, i.state, r.session IS NOT NULL
+FROM intent AS i JOIN session AS s ON s.id = i.session LEFT JOIN removal AS r ON r.intent = i.id
+ORDER BY i.at, i.id"""
 SELECT_INTENT_EVENTS: Final = """
 SELECT i.pos, v.id, p.slot FROM intent_event AS i CROSS JOIN envelope AS v ON v.pos = i.pos
 LEFT JOIN payload AS p ON p.pos = i.pos WHERE i.intent = ? ORDER BY i.pos"""
@@ -85,10 +89,12 @@ NEWEST_SLOTS: Final = "SELECT slot FROM tombstone ORDER BY redaction DESC LIMIT 
 SELECT_BURIED: Final = """
 SELECT s.number, v.id, t.at, t.reason FROM slot AS s CROSS JOIN tombstone AS t ON t.pos = s.pos
 LEFT JOIN envelope AS v ON v.pos = t.redaction"""
+DELETE_PLACE: Final = "DELETE FROM intent_copy WHERE path = ?"
 FORGET_EVENTS: Final = "DELETE FROM intent_event WHERE intent = ?"
 FORGET_INTENT: Final = "DELETE FROM intent WHERE id = ?"
 
 SUBJECT_FACET: Final = 5
+DECIDED: Final = 1  # the state of an intent until the content is gone from the store
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +107,10 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A redaction of events of one session that is decided. `id` will be that of its event."""
+    """A redaction of events of one session, or its removal, that is decided. `id` will be that of its event."""
 
     id: bytes
+    number: int
     session: str
     agent: str
     reason: int
@@ -111,6 +118,7 @@ class Intent:
     at: int
     detail: str
     state: int
+    removes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +178,11 @@ class Eraser:
         """`writer` is that of the open handle, where `database` is its own: it knows the ends of the chains."""
         self._database, self._keystore, self._clock = database, keystore, clock
         self._writer = writer or Writer(database, keystore, store_id, clock)
+
+    @property
+    def writer(self) -> Writer:
+        """What records its redactions, in the same database."""
+        return self._writer
 
     def look(self, scope: Scope, override: Sequence[str] = ()) -> Decision:
         """What a redaction of `scope` would erase now. Raises what `intend` raises."""
@@ -239,7 +252,7 @@ class Eraser:
         with self._database.read() as connection:
             events = fetch(connection, SELECT_INTENT_EVENTS, (intent.id,))
             parts = fetch(connection, SELECT_BLOB_SLOTS, (intent.id,))
-        if intent.state == 1:
+        if intent.state == DECIDED:
             slots = [slot for _, _, slot in events if slot is not None] + [slot for _, _, slot in parts]
             record = erasure_record(intent.id, intent.at // 1000, intent.reason)
             self._keystore.destroy(dict.fromkeys(slots, record))
@@ -249,20 +262,10 @@ class Eraser:
     def _wipe(self, intent: Intent, events: Sequence[Any], parts: Sequence[Any]) -> None:
         event = self._redaction_event(intent, [event_id for _, event_id, _ in events])
         with self._database.write() as connection:
-            for pos, part, slot in parts:
-                for sql in (WIPE_CHUNKS, DELETE_CHUNKS):
-                    connection.execute(sql, (slot,))
-                connection.execute(DELETE_BLOB, (pos, part))
-            positions = [(pos,) for pos, _, _ in events]
-            connection.executemany(WIPE_PAYLOAD, positions)
-            connection.executemany(EMPTY_PAYLOAD, positions)
+            wipe_sealed(connection, [(pos,) for pos, _, _ in events], parts)
             redaction = self._writer.record_inside(connection, intent.session, event)
-            rows = [(pos, slot or 0, redaction, intent.at, intent.reason) for pos, _, slot in events]
-            new = [row for row in rows if value(connection, SELECT_TOMBSTONE, (row[0],)) is None]
-            connection.executemany(INSERT_TOMBSTONE, new)
-            places = [(intent.id, path) for path in copies.paths(connection)]
-            connection.executemany(INSERT_INTENT_COPY, places)
-            connection.execute(WIPED, (intent.id,))
+            bury(connection, intent, redaction, [(pos, slot) for pos, _, slot in events])
+            wiped(connection, intent)
         self._writer.forget_heads()
 
     def _redaction_event(self, intent: Intent, event_ids: Sequence[bytes]) -> Prepared:
@@ -288,6 +291,15 @@ class Eraser:
             if not fetch(connection, SELECT_INTENT_COPIES, (intent.id,)):
                 connection.execute(FORGET_EVENTS, (intent.id,))
                 connection.execute(FORGET_INTENT, (intent.id,))
+
+    def forget_place(self, path: str) -> None:
+        """A place where files were is none any more: what waited for it alone is done."""
+        with self._database.write() as connection:
+            copies.unregister(connection, path)
+            connection.execute(DELETE_PLACE, (path,))
+        for intent in self.pending():
+            if intent.state != DECIDED:
+                self.settle(intent, ())
 
     def destroy_again(self) -> None:
         """Destroy what tombstones name and the keystore, restored from an older copy, has keys for."""
@@ -321,6 +333,34 @@ def insert_intent(
 def insert_events(connection: Connection, intent_id: bytes, positions: Iterable[int]) -> None:
     """Write down which events an intent is about."""
     connection.executemany(INSERT_INTENT_EVENT, [(intent_id, pos) for pos in positions])
+
+
+def wipe_sealed(
+    connection: Connection, positions: Sequence[tuple[int]], parts: Iterable[tuple[int, int, int]]
+) -> None:
+    """Wipe the sealed bytes of events, and of the blobs `parts`: (pos, part, slot)."""
+    for pos, part, slot in parts:
+        for sql in (WIPE_CHUNKS, DELETE_CHUNKS):
+            connection.execute(sql, (slot,))
+        connection.execute(DELETE_BLOB, (pos, part))
+    connection.executemany(WIPE_PAYLOAD, positions)
+    connection.executemany(EMPTY_PAYLOAD, positions)
+
+
+def bury(
+    connection: Connection, intent: Intent, record: int, events: Iterable[tuple[int, int | None]]
+) -> None:
+    """Write the tombstones of events, (pos, slot) of each; `record` is the position of the event that says so."""
+    rows = [(pos, slot or 0, record, intent.at, intent.reason) for pos, slot in events]
+    new = [row for row in rows if value(connection, SELECT_TOMBSTONE, (row[0],)) is None]
+    connection.executemany(INSERT_TOMBSTONE, new)
+
+
+def wiped(connection: Connection, intent: Intent) -> None:
+    """The content is gone from the store: what is left are the plaintext files."""
+    places = [(intent.id, path) for path in copies.paths(connection)]
+    connection.executemany(INSERT_INTENT_COPY, places)
+    connection.execute(WIPED, (intent.id,))
 
 
 def _held(

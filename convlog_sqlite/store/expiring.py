@@ -7,7 +7,7 @@ read again inside the transaction that writes the intents: what was placed or se
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -63,11 +63,12 @@ class Expiry:
         self._database, self._opener, self._judge = database, opener, judge
         self._sessions = Sessions()
 
-    def look(self) -> Due:
-        """What would be erased now."""
+    def look(self, leaving: Collection[str] = ()) -> Due:
+        """What would be erased now, once the sessions `leaving` are removed."""
         found = Due()
-        for _, _, page in self._pages():
-            _count(found, page)
+        for session, _, page in self._pages():
+            if session.name not in leaving:
+                _count(found, page)
         return found
 
     def intend(self, agent: str, reason: str, nanoseconds: int) -> Due:

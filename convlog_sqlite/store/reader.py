@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from convlog_sqlite.database import Connection, Database, fetch, value
-from convlog_sqlite.errors import PayloadCorrupt, UnknownReference
+from convlog_sqlite.errors import PayloadCorrupt, SessionRemoved, UnknownReference
 from convlog_sqlite.events import Event, Live, Payload, canonical_line
 from convlog_sqlite.instants import from_microseconds, id_bytes
 from convlog_sqlite.store import blobs, effects, reading
 from convlog_sqlite.store.committing import Writer
 from convlog_sqlite.store.effects import Standing
 from convlog_sqlite.store.reading import SCAN, Opener, Rows
-from convlog_sqlite.store.sessions import SessionRow
+from convlog_sqlite.store.sessions import RemovedSession, SessionRow, removed, require_there
 from convlog_sqlite.vocabulary import LAST_SEQ
 
 LINES_AT_ONCE: Final = 500  # rows fetched in one snapshot while a session is walked
@@ -49,10 +49,11 @@ class SessionSummary:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """An event that exists: its session, and whether it is a call without a result."""
+    """An event that exists: its session, whether it is a call without a result, and whether it was removed."""
 
     session: str
     is_open: bool
+    is_removed: bool
 
 
 class Reader:
@@ -71,15 +72,23 @@ class Reader:
         return row
 
     def find_session(self, session: str) -> SessionRow | None:
-        """The session, or None while nothing was appended to it."""
+        """The session, or None while nothing was appended to it. Raises SessionRemoved."""
         with self.database.read() as connection:
-            return self._find(connection, session)
+            row = self._find(connection, session)
+            if row is not None:
+                require_there(connection, row.number)
+            return row
 
     def head(self, session: str) -> int:
         """The seq of the last event, 0 while there is none."""
         with self.database.read() as connection:
             row = self._find(connection, session)
-            return 0 if row is None else value(connection, reading.SELECT_HEAD, (row.number,)) or row.base
+            if row is None:
+                return 0
+            head: int | None = value(connection, reading.SELECT_HEAD, (row.number,))
+            if head is None:
+                require_there(connection, row.number)
+            return row.base if head is None else head
 
     def read(
         self,
@@ -120,9 +129,12 @@ class Reader:
                 return Rows([], None)
             where = reading.look_up(connection, self._names, wanted) if wanted else None
             if wanted and where is None:
+                require_there(connection, row.number)
                 return Rows([], None)
             after, before, limit = (min(number, LAST_SEQ) for number in place)
             rows: Rows = select(connection, row, max(after, row.base), before, limit, where, scan)
+            if not rows.rows:  # it may have been removed: asked only here, so that a read costs no more
+                require_there(connection, row.number)
             return rows
 
     def calls_of(self, session: str, page: Page) -> Page:
@@ -148,13 +160,15 @@ class Reader:
                 return Page()
             place = (row.number, min(after, LAST_SEQ), min(limit, LAST_SEQ))
             open_now = fetch(connection, reading.SELECT_OPEN, place)
+            if not open_now:
+                require_there(connection, row.number)
             rows = [found for (seq,) in open_now for found in _at(connection, row.number, seq)]
         page = Page(self.opener.events(session, rows))
         page.next = open_now[-1][0] if len(open_now) == limit > 0 else None
         return page
 
     def event(self, event_id: str) -> Event:
-        """The event with this id. Raises UnknownReference."""
+        """The event with this id. Raises UnknownReference, SessionRemoved."""
         return reading.event_by_id(self.database, self.opener, event_id)
 
     def lines(self, session: str, after: int = 0, before: int | None = None) -> Iterator[bytes]:
@@ -175,12 +189,12 @@ class Reader:
             after = rows[-1][0]
 
     def session_ids(self) -> list[str]:
-        """Every session, by id."""
+        """Every session that is not removed, by id."""
         with self.database.read() as connection:
             return [row.name for row in self._sessions.all(connection)]
 
     def summaries(self) -> list[SessionSummary]:
-        """Every session with its extent, by id."""
+        """Every session that is not removed with its extent, by id."""
         with self.database.read() as connection:
             found = []
             for row in self._sessions.all(connection):
@@ -192,6 +206,19 @@ class Reader:
                 found.append(SessionSummary(row.name, row.tenant, head - row.base, *extent, waiting))
             return found
 
+    def removed_sessions(self) -> list[RemovedSession]:
+        """The sessions that retention removed, by id."""
+        with self.database.read() as connection:
+            return removed(connection)
+
+    def is_removed(self, session: str) -> bool:
+        """Whether retention removed a session."""
+        try:
+            self.find_session(session)
+        except SessionRemoved:
+            return True
+        return False
+
     def store_head(self) -> tuple[int, bytes]:
         """(pos, store chain) of the newest event; (0, empty) in an empty store."""
         with self.database.read() as connection:
@@ -199,7 +226,7 @@ class Reader:
         return rows[0] if rows else (0, b"")
 
     def changed_sessions(self, after_pos: int) -> list[str]:
-        """The sessions that got events after `after_pos`, by id."""
+        """The sessions that got events after `after_pos` and are not removed, by id."""
         with self.database.read() as connection:
             numbers = {number for (number,) in fetch(connection, reading.SELECT_CHANGED, (after_pos,))}
             return [row.name for row in self._sessions.all(connection) if row.number in numbers]
@@ -243,8 +270,8 @@ class Reader:
         found = {}
         with self.database.read() as connection:
             for event_id in event_ids:
-                for session, is_open in fetch(connection, reading.SELECT_KNOWN, (id_bytes(event_id),)):
-                    found[event_id] = Known(session, bool(is_open))
+                for session, *said in fetch(connection, reading.SELECT_KNOWN, (id_bytes(event_id),)):
+                    found[event_id] = Known(session, *map(bool, said))
         return found
 
 

@@ -22,7 +22,7 @@ from convlog_sqlite.errors import InvalidEvent, UnknownReference
 from convlog_sqlite.events import Corrupt, Event, Live, Payload
 from convlog_sqlite.keystore import Keystore
 from convlog_sqlite.store.names import Names
-from convlog_sqlite.store.sessions import SessionRow
+from convlog_sqlite.store.sessions import SessionRow, require_there
 from convlog_sqlite.vocabulary import TYPES
 
 SCAN: Final = 20_000  # narrow rows looked at in one filtered read: a few milliseconds
@@ -95,7 +95,7 @@ SELECT count(*), min(seq) FROM (SELECT seq FROM posting WHERE session = ?1 AND f
 AND seq > ?2 AND seq < ?3 ORDER BY seq DESC LIMIT ?4)"""
 
 SELECT_BY_PREFIX: Final = """
-SELECT v.seq, v.id, v.bytes, p.slot, p.sealed, s.name
+SELECT v.seq, v.id, v.bytes, p.slot, p.sealed, s.name, v.session
 FROM envelope AS v JOIN session AS s ON s.id = v.session LEFT JOIN payload AS p ON p.pos = v.pos
 WHERE v.id BETWEEN ?1 AND ?2 LIMIT 2"""
 SELECT_HEAD: Final = "SELECT max(seq) FROM event WHERE session = ?"
@@ -108,7 +108,8 @@ SELECT_ANSWERED: Final = "SELECT answers FROM event WHERE session = ?1 AND seq =
 SELECT_STORE_HEAD: Final = "SELECT pos, store_chain FROM envelope ORDER BY pos DESC LIMIT 1"
 SELECT_CHANGED: Final = "SELECT DISTINCT session FROM envelope WHERE pos > ?"
 SELECT_KNOWN: Final = """
-SELECT s.name, EXISTS (SELECT 1 FROM open_call AS o WHERE o.session = v.session AND o.seq = v.seq)
+SELECT s.name, EXISTS (SELECT 1 FROM open_call AS o WHERE o.session = v.session AND o.seq = v.seq),
+       EXISTS (SELECT 1 FROM removal AS r WHERE r.session = v.session)
 FROM envelope AS v JOIN session AS s ON s.id = v.session WHERE v.id = ?"""
 SELECT_POS: Final = "SELECT pos FROM envelope WHERE id = ?"
 
@@ -288,16 +289,21 @@ class Opener:
 
 
 def event_by_id(database: Database, opener: Opener, event_id: str) -> Event:
-    """The event whose id begins with these 8 to 32 hex digits. Raises UnknownReference, InvalidEvent."""
+    """The event whose id begins with these 8 to 32 hex digits.
+
+    Raises UnknownReference, SessionRemoved, InvalidEvent.
+    """
     digits = event_id.replace("-", "").lower()
     if not _ID_DIGITS.fullmatch(digits):
         raise UnknownReference("id", event_id)
     first, last = (bytes.fromhex(digits.ljust(32, fill)) for fill in "0f")
     with database.read() as connection:
         found = fetch(connection, SELECT_BY_PREFIX, (first, last))
+        if len(found) == 1:
+            require_there(connection, found[0][-1])
     if not found:
         raise UnknownReference("id", event_id)
     if len(found) > 1:
         raise InvalidEvent("/id", f"several event ids begin with {event_id}; give more of it")
-    *row, session = found[0]
+    *row, session, _ = found[0]
     return opener.events(session, [row])[0]

@@ -88,15 +88,17 @@ def _walk(database: Database, opener: Opener, event_id: str, limit: int, *, forw
         if start is None:
             raise UnknownReference("event", event_id)
         depths, found, is_whole = _breadth_first(connection, start, limit, forward=forward)
-        rows = [_node(connection, pos) for pos in depths]
-    events = _events(opener, rows)
-    ids = {pos: event.id for pos, event in zip(depths, events, strict=True)}
+        nodes = {pos: _node(connection, pos) for pos in depths}
+    # Of a session that was removed, the edges that lead there are left, and nothing to be shown.
+    rows = {pos: row for pos, row in nodes.items() if row[3]}
+    events = _events(opener, list(rows.values()))
+    ids = {pos: event.id for pos, event in zip(rows, events, strict=True)}
     edges = [
         Edge(ids[source], _RELATIONS[relation], ids[target])
         for source, relation, target in found
         if source in ids and target in ids
     ]
-    return Trace(events, list(depths.values()), edges, is_whole)
+    return Trace(events, [depths[pos] for pos in rows], edges, is_whole)
 
 
 def _breadth_first(

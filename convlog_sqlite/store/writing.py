@@ -30,7 +30,7 @@ from convlog_sqlite.store import blobs, effects, rules
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.preparing import Described, Prepared, describe
 from convlog_sqlite.store.reading import FACETS, SELECT_STORE_HEAD, Opener
-from convlog_sqlite.store.sessions import SessionRow, Sessions
+from convlog_sqlite.store.sessions import SessionRow, Sessions, require_there
 from convlog_sqlite.store.states import line_of
 from convlog_sqlite.vocabulary import (
     LINKS,
@@ -41,12 +41,13 @@ HIGHEST_SLOT: Final = "SELECT coalesce(max(number), -1) FROM slot"
 SELECT_SESSION_HEAD: Final = """
 SELECT e.seq, v.chain FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
 WHERE e.session = ? ORDER BY e.seq DESC LIMIT 1"""
+# An event of a session that was removed has no row in `event`.
 SELECT_REFERENCE: Final = """
-SELECT v.pos, v.session, v.seq, e.type, v.bytes FROM envelope AS v
-CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq WHERE v.id = ?"""
+SELECT v.pos, v.session, v.seq, coalesce(e.type, 0), v.bytes FROM envelope AS v
+LEFT JOIN event AS e ON e.session = v.session AND e.seq = v.seq WHERE v.id = ?"""
 SELECT_IDEMPOTENT: Final = "SELECT pos FROM idempotency WHERE digest = ?"
 SELECT_AT: Final = """
-SELECT v.seq, v.id, v.bytes, p.slot, p.sealed, v.commitment FROM envelope AS v
+SELECT v.seq, v.id, v.bytes, p.slot, p.sealed, v.commitment, v.session FROM envelope AS v
 LEFT JOIN payload AS p ON p.pos = v.pos WHERE v.pos = ?"""
 DELETE_OPEN: Final = "DELETE FROM open_call WHERE session = ? AND seq = ? RETURNING 1"
 
@@ -135,6 +136,7 @@ class Heads:
     """
 
     version: int = -1
+    moved: bool = True  # another connection committed since somebody asked, and took note
     store: tuple[int, bytes] | None = None
     sessions: dict[int, tuple[int, bytes]] = field(default_factory=dict)
 
@@ -143,7 +145,7 @@ class Heads:
         version: int = value(connection, DATA_VERSION)
         if version != self.version or len(self.sessions) > _REMEMBERED_HEADS:
             self.forget()
-            self.version = version
+            self.version, self.moved = version, True
 
     def forget(self) -> None:
         """Read the heads from the tables again."""
@@ -184,6 +186,8 @@ class Batch:
         self._pos, self._store_chain = context.heads.store or self._store_head()
 
     def _session_head(self) -> tuple[int, bytes]:
+        # Asked whenever another handle committed: only that can have removed it.
+        require_there(self._connection, self._session.number)
         rows: list[tuple[int, bytes]] = fetch(self._connection, SELECT_SESSION_HEAD, (self._session.number,))
         start = canonical.origin(self._context.store_id, self._session.name)
         return rows[0] if rows else (self._session.base, start)
@@ -363,7 +367,7 @@ class Batch:
         found = self._here.get(wanted)
         if found is None:
             rows = fetch(self._connection, SELECT_REFERENCE, (wanted,))
-            if not rows:
+            if not rows or not rows[0][4]:
                 raise UnknownReference(pointer, event_id)
             found = _Reference(*rows[0])
         return found
@@ -389,6 +393,7 @@ class Batch:
                 return Event(self._here[prepared.event_id].envelope, Live(prepared.payload))
             rows = fetch(self._connection, SELECT_REFERENCE, (prepared.event_id,))
             if rows:
+                require_there(self._connection, rows[0][1])
                 return Event(rows[0][4], Live(prepared.payload))
         if digest is None:
             return None
@@ -405,6 +410,7 @@ class Batch:
         if not rows:
             raise StoreCorrupt("idempotency", f"it names position {pos}, where nothing stands")
         row = rows[0]
+        require_there(self._connection, row[6])
         session = Event(row[2], Corrupt()).session  # of an effect it may be another one
         payload, salt = self._context.opener.payload_and_salt(session, row[:5])
         first = Event(row[2], payload)
