@@ -30,8 +30,9 @@ from convlog_sqlite.events import Event
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.follow import Waiter
 from convlog_sqlite.log import Anchor, ConversationLog
+from convlog_sqlite.moment import DEFAULT_LIMIT
 from convlog_sqlite.redaction import Redaction
-from convlog_sqlite.session import DEFAULT_LIMIT, Filters, Session, Verbs
+from convlog_sqlite.session import Filters, Session, Verbs
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reading import SCAN
 from convlog_sqlite.store.tracing import Trace

@@ -27,6 +27,7 @@
     │  ├─ EffectClaimed        another worker holds the effect
     │  ├─ EffectCommitted      the effect took place; here is its result
     │  ├─ EffectInDoubt        the effect may have taken place
+    │  ├─ EffectElsewhere      the effect belongs to the session that this one was forked from
     │  ├─ UnderHold            a hold forbids to erase it
     │  └─ MirrorBusy           another exporter keeps these files
     ├─ PayloadUnreadable       the event is known, its content is not
@@ -281,6 +282,17 @@ class EffectInDoubt(Refused):
     def __init__(self, effect: str, worker: str, attempted: str) -> None:
         self.effect, self.worker, self.attempted = effect, worker, attempted
         super().__init__(f"/effect: {effect} was attempted by {worker} and may have taken place")
+
+
+class EffectElsewhere(Refused):
+    """Effect `effect` was proposed in `session`, from which this one was forked, and moves only there.
+
+    The outside world has no branches: what took place for one took place for all of them.
+    """
+
+    def __init__(self, effect: str, session: str) -> None:
+        self.effect, self.session = effect, session
+        super().__init__(f"/effect: {effect} belongs to the session {session} and moves only there")
 
 
 class UnderHold(Refused):

@@ -46,11 +46,15 @@ SPINE = (
     "findings",
     "tombstones",
     "mirror_check",
+    "fork_check",
     "verify",
     "coordination",
     "tracing",
+    "moment",
+    "replaying",
     "session",
     "keeping",
+    "branching",
     "log",
     "threads",
     "aio",
@@ -399,7 +403,7 @@ def shared_tables(package: Path, migrations: Path) -> list[str]:
         for _, statements in constant_statements(module):
             for text in statements:
                 only_reads = re.match(r"\s*(SELECT|WITH|EXPLAIN)\b", text.value, re.IGNORECASE)
-                if module.entry in ("verify", "tombstones") and only_reads:
+                if module.entry in ("verify", "tombstones", "fork_check") and only_reads:
                     continue
                 for table in owners.keys() & tables_named(text.value):
                     owners[table].add(module.entry)

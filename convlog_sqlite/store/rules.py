@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from convlog_sqlite.database import Connection
 from convlog_sqlite.instants import id_text
-from convlog_sqlite.store import claims, roles, states
+from convlog_sqlite.store import branches, claims, roles, states
 from convlog_sqlite.store.preparing import Prepared
 from convlog_sqlite.store.sessions import SessionRow
 from convlog_sqlite.vocabulary import ACCEPTANCES, LINKS
@@ -39,6 +39,8 @@ class Place:
 def judge(place: Place, prepared: Prepared, keys: dict[str, Any]) -> dict[str, Any]:
     """Hold a draft to what stands in the log; its envelope keys, completed. Raises Refused."""
     connection, session, kind = place.connection, place.session, keys.get("kind")
+    if "effect" in keys:
+        branches.require_own_effect(connection, session, keys)
     if keys.get("performative") in ACCEPTANCES and "parent_id" in keys:
         roles.require_approver(connection, session, keys)
     if kind == roles.GRANTED and "state_key" in keys:

@@ -1,31 +1,71 @@
-"""Which sessions there are. Owns the table `session`.
+"""Which sessions there are, and which were forked from which. Owns the tables `session` and `fork`.
 
 A session id is given once and for ever; two ids that differ only in case cannot both exist, because they
 are file names.
+
+A fork shares the events of another session up to its base, by reference, and its own seq goes on from
+there. Its parent is the session that the event at the base belongs to: a fork of a fork, at an event that
+the latter only shares, is a fork of the session that holds it. So the bases along a line of parents fall,
+and every part of the line holds events.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from convlog_sqlite.database import Connection, fetch, value
-from convlog_sqlite.errors import InvalidEvent, UnknownReference
+from convlog_sqlite.errors import InvalidEvent, StoreCorrupt, UnknownReference
 from convlog_sqlite.store.names import SELECT_TEXT
+from convlog_sqlite.vocabulary import LAST_SEQ
 
 SELECT_SESSION: Final = "SELECT id, name, tenant, base FROM session WHERE folded = ?"
 SELECT_SESSIONS: Final = "SELECT id, name, tenant, base FROM session ORDER BY name"
-INSERT_SESSION: Final = "INSERT INTO session (name, folded, tenant) VALUES (?, ?, ?) RETURNING id"
+INSERT_SESSION: Final = "INSERT INTO session (name, folded, tenant, base) VALUES (?, ?, ?, ?) RETURNING id"
+INSERT_FORK: Final = "INSERT INTO fork VALUES (?, ?, ?)"
+SELECT_PARENT: Final = """
+SELECT s.id, s.name, s.base, f.base FROM fork AS f CROSS JOIN session AS s ON s.id = f.parent
+WHERE f.session = ?"""
+SELECT_FORKS: Final = """
+SELECT s.id, s.name, f.base FROM fork AS f CROSS JOIN session AS s ON s.id = f.session WHERE f.parent = ?"""
+
+
+class Segment(NamedTuple):
+    """The events of one session behind seq `after`, up to seq `upto`."""
+
+    number: int
+    name: str
+    after: int
+    upto: int
 
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """A session as the tables know it. `base` is the seq it starts behind."""
+    """A session as the tables know it. `base` is the seq it starts behind.
+
+    `inherited` is what it shares with the sessions it was forked from, the nearest first.
+    """
 
     number: int
     name: str
     tenant: str | None
     base: int
+    inherited: tuple[Segment, ...] = ()
+
+    @property
+    def line(self) -> tuple[Segment, ...]:
+        """Everything it shows, its own events first."""
+        return (Segment(self.number, self.name, self.base, LAST_SEQ), *self.inherited)
+
+    def alone(self) -> SessionRow:
+        """The session without what it shares."""
+        return replace(self, inherited=()) if self.inherited else self
+
+    def segment_of(self, seq: int) -> Segment:
+        """The part of its line in which a seq stands, or would."""
+        if seq > self.base or not self.inherited:
+            return self.line[0]
+        return next((part for part in self.inherited if seq > part.after), self.inherited[-1])
 
 
 class Sessions:
@@ -62,8 +102,17 @@ class Sessions:
         self, connection: Connection, name: str, tenant: str | None, tenant_number: int | None
     ) -> SessionRow:
         """Make a session. Remembered by `remember`, once the transaction committed."""
-        number: int = value(connection, INSERT_SESSION, (name, name.casefold(), tenant_number))
+        number: int = value(connection, INSERT_SESSION, (name, name.casefold(), tenant_number, 0))
         return SessionRow(number, name, tenant, 0)
+
+    def insert_fork(
+        self, connection: Connection, name: str, of: SessionRow, base: int, tenant_number: int | None
+    ) -> SessionRow:
+        """Make a session that shares the events of another up to `base`, which exists. See `insert`."""
+        parent = of.segment_of(base)
+        number: int = value(connection, INSERT_SESSION, (name, name.casefold(), tenant_number, base))
+        connection.execute(INSERT_FORK, (number, parent.number, base))
+        return SessionRow(number, name, of.tenant, base, _line(connection, number, base))
 
     def remember(self, row: SessionRow) -> None:
         """Keep a row that is committed: a transaction that reads its own rows may yet be rolled back."""
@@ -73,4 +122,30 @@ class Sessions:
 def _row(connection: Connection, row: tuple[int, str, int | None, int]) -> SessionRow:
     number, name, tenant, base = row
     text = None if tenant is None else value(connection, SELECT_TEXT, (tenant,))
-    return SessionRow(number, name, text, base)
+    return SessionRow(number, name, text, base, _line(connection, number, base) if base else ())
+
+
+def _line(connection: Connection, number: int, base: int) -> tuple[Segment, ...]:
+    """What a fork shares, the nearest first. Bases fall along a line, so a changed table cannot hold a circle."""
+    found: list[Segment] = []
+    before = base + 1
+    while base and (forked := fetch(connection, SELECT_PARENT, (number,))):
+        ((number, name, base, upto),) = forked
+        if not base < upto < before:
+            raise StoreCorrupt("fork", f"the session {name!r} does not hold the seq {upto} that a fork names")
+        found.append(Segment(number, name, base, upto))
+        before = upto
+    return tuple(found)
+
+
+def heirs(connection: Connection, session: int) -> dict[str, int]:
+    """The sessions that share events of one, forks of forks among them: the last seq that each shares."""
+    found: dict[str, int] = {}
+    waiting = [(session, LAST_SEQ)]
+    while waiting:
+        parent, most = waiting.pop()
+        for number, name, base in fetch(connection, SELECT_FORKS, (parent,)):
+            if name not in found:
+                found[name] = min(base, most)
+                waiting.append((number, found[name]))
+    return found
