@@ -41,8 +41,6 @@ EFFECT_MARKS: Final = {"proposed": INTENT, "attempted": INTENT, "committed": FAC
 _AT_ONCE: Final = 500
 _LONGEST_SLEEP: Final = 86_400.0  # in one go: more than some systems can count is taken in parts
 
-Sleep = Callable[[float], None]
-
 
 class Replayed(NamedTuple):
     """An event again. `mark` is `intent` or `fact`."""
@@ -130,8 +128,8 @@ def mark_of(event: Event, *, is_answered: bool) -> str:
     return FACT
 
 
-def rest(seconds: float, sleep: Sleep) -> None:
-    """Sleep, in parts where it is long."""
+def parts(seconds: float) -> Iterator[float]:
+    """A time to sleep, in parts where it is long."""
     while seconds > 0:
-        sleep(min(seconds, _LONGEST_SLEEP))
+        yield min(seconds, _LONGEST_SLEEP)
         seconds -= _LONGEST_SLEEP

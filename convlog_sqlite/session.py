@@ -18,7 +18,7 @@ from convlog_sqlite.errors import NotAuthorized, UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.follow import Waiter
 from convlog_sqlite.moment import DEFAULT_LIMIT, Moment
-from convlog_sqlite.replaying import Pace, Replayed, Sleep, borders, marked, rest
+from convlog_sqlite.replaying import Pace, Replayed, borders, marked, parts
 from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
 from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page, Reader
@@ -245,7 +245,7 @@ class Session(Verbs[Event]):
         start: Point | None = None,
         end: Point | None = None,
         speed: float | None = None,
-        sleep: Sleep = time.sleep,
+        sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> Iterator[Replayed]:
         """The events from `start` to `end`, both included, in order, each marked as intent or as fact.
@@ -258,9 +258,12 @@ class Session(Verbs[Event]):
         after, upto = borders(self._reader, self.id, start, end)
         return self._replayed(marked(self._reader, self.id, after, upto), pace, sleep)
 
-    def _replayed(self, found: Iterator[Replayed], pace: Pace, sleep: Sleep) -> Iterator[Replayed]:
+    def _replayed(
+        self, found: Iterator[Replayed], pace: Pace, sleep: Callable[[float], None]
+    ) -> Iterator[Replayed]:
         for replayed in found:
-            rest(pace.wait(replayed.event), sleep)
+            for seconds in parts(pace.wait(replayed.event)):
+                sleep(seconds)
             yield replayed
 
     def content(self, event: Event) -> Any:

@@ -57,6 +57,7 @@ SPINE = (
     "branching",
     "log",
     "threads",
+    "aio_moment",
     "aio",
     "adapters",
     "importing",

@@ -58,6 +58,9 @@ VERBS: Final = {
         "retention", "hold", "care", "convlog hold place --session build --reason legal_order --by ops"
     ),
     "anchor": Entry("care", "anchor", "care", "convlog anchor > head.json"),
+    "fork": Entry("branches", "fork", "plumbing", "convlog fork build build-b --at 12 --agent ops"),
+    "diff": Entry("branches", "diff", "plumbing", "convlog diff build build-b"),
+    "replay": Entry("branches", "replay", "plumbing", "convlog replay build --from 12 --speed 10x"),
 }
 
 
