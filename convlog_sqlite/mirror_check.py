@@ -45,7 +45,8 @@ def _compare(reader: Reader, mirror: Mirror, session: str) -> Iterator[Finding]:
     except OSError as error:
         yield Finding("mirror-differs", f"the file cannot be read: {error.strerror}", session)
         return
-    seq = 0
+    row = reader.find_session(session)
+    seq = 0 if row is None else row.base  # a fork's file holds its own lines only
     with file:
         while True:
             block = list(reader.lines(session, seq, seq + 1 + 500))
