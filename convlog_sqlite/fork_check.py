@@ -11,7 +11,7 @@ from typing import Final
 
 from convlog_sqlite import canonical, strictjson
 from convlog_sqlite.database import Connection, fetch
-from convlog_sqlite.errors import ConvlogError
+from convlog_sqlite.errors import StoreCorrupt
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.instants import id_text
 from convlog_sqlite.store.calls import is_answered
@@ -44,18 +44,16 @@ def chain_before(reader: Reader, number: int, session: str, base: int) -> tuple[
 
 def fork_findings(reader: Reader) -> Iterator[Finding]:
     """What is wrong with the forks of a store."""
+    sessions = Sessions()
     with reader.database.read() as connection:
         forked = {number for number, _ in fetch(connection, SELECT_FORKED)}
-        if not forked:
-            return
-        try:
-            sessions = [row for row in Sessions().all(connection) if row.number in forked]
-        except ConvlogError as error:
-            yield Finding("fork", str(error))
-            return
-    for session in sessions:
+        names = [name for number, name in sessions.names(connection).items() if number in forked]
+    for name in names:
         with reader.database.read() as connection:
-            found = list(_findings(connection, session))
+            try:
+                found = list(_findings(connection, sessions.require(connection, name)))
+            except StoreCorrupt as damaged:
+                found = [Finding("fork", damaged.rule, name)]
         yield from found
 
 

@@ -37,6 +37,8 @@ def _file_of(mirror: Mirror, session: str) -> int:
 
 def _compare(reader: Reader, mirror: Mirror, session: str) -> Iterator[Finding]:
     """Compare a mirror file with the log, block by block."""
+    row = reader.find_session(session)
+    seq = 0 if row is None else row.base  # a fork's file holds its own lines only
     try:
         file = mirror.path(session).open("rb")
     except FileNotFoundError:
@@ -45,8 +47,6 @@ def _compare(reader: Reader, mirror: Mirror, session: str) -> Iterator[Finding]:
     except OSError as error:
         yield Finding("mirror-differs", f"the file cannot be read: {error.strerror}", session)
         return
-    row = reader.find_session(session)
-    seq = 0 if row is None else row.base  # a fork's file holds its own lines only
     with file:
         while True:
             block = list(reader.lines(session, seq, seq + 1 + 500))

@@ -233,7 +233,7 @@ class Session(Verbs[Event]):
 
         It takes the same time in any length of session. The fork's seq goes on from there, and every read of
         it goes on in what it shares; a call that waits there may be answered in each branch, an effect is
-        moved only where it was proposed. What is shared still belongs to the session that it was appended to:
+        moved only where it was proposed, and idempotency keys are each session's own. What is shared still belongs to the session that it was appended to:
         there it is redacted and expires, for both, unless a hold covers the fork. Raises InvalidEvent when
         there is a session `new_id`, and what `at` raises.
         """

@@ -199,9 +199,15 @@ def verify(
     if anchor is not None:
         yield from _anchor(reader, *anchor)
     if mirror is not None and mirror.enabled and not walk.locked:  # a mirror line shows content
-        for session in reader.session_ids():
-            if walk.is_wanted(session):
-                yield from mirror_findings(reader, mirror, session)
+        yield from _mirrors(walk, mirror)
+
+
+def _mirrors(walk: _Walk, mirror: Mirror) -> Iterator[Finding]:
+    for session in filter(walk.is_wanted, walk.reader.session_ids()):
+        try:
+            yield from mirror_findings(walk.reader, mirror, session)
+        except StoreCorrupt as damaged:
+            yield Finding("mirror-differs", f"it could not be compared: {damaged.rule}", session)
 
 
 def _database(reader: Reader) -> Iterator[Finding]:

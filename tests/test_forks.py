@@ -16,6 +16,7 @@ from convlog_sqlite import (
     PairingError,
     RetentionPolicy,
     StateConflict,
+    StoreCorrupt,
     StoreReadOnly,
     UnderHold,
     UnknownReference,
@@ -418,6 +419,20 @@ class TestVerify:
         with ConversationLog.open(store_path, read_only=True) as log:
             found = {finding.rule for finding in log.verify()}
         assert rules <= found, found
+
+    def test_a_fork_of_nothing_hides_no_other_session(self, log, trunk):
+        """Where a fork's line was changed, it is named, and the others are read and checked as before."""
+        trunk.fork("one", agent="ann")
+        number = log.reader.find_session("one").number
+        log.close()
+        change = f"UPDATE fork SET base = 9 WHERE session = {number}"
+        subprocess.run([sys.executable, "-c", TAMPER, str(log.path / "log.db"), change], check=True)
+        with ConversationLog.open(log.path, read_only=True) as other:
+            rules = {(one.rule, one.session) for one in other.verify()}
+            assert rules == {("fork", "one"), ("chain", "one"), ("mirror-differs", "one")}
+            assert len(other.session("trunk").tail()) == 5
+            with pytest.raises(StoreCorrupt):
+                other.session("one").tail()
 
     def test_a_second_result_across_a_fork_is_found(self, store_path):
         """A result that was made to answer a call with a result in what the fork shares is named."""

@@ -228,7 +228,7 @@ class Reader:
     def session_ids(self) -> list[str]:
         """Every session, by id."""
         with self.database.read() as connection:
-            return [row.name for row in self._sessions.all(connection)]
+            return list(self._sessions.names(connection).values())
 
     def summaries(self) -> list[SessionSummary]:
         """Every session with its extent, by id."""
@@ -254,7 +254,8 @@ class Reader:
         """The sessions that got events after `after_pos`, by id."""
         with self.database.read() as connection:
             numbers = {number for (number,) in fetch(connection, reading.SELECT_CHANGED, (after_pos,))}
-            return [row.name for row in self._sessions.all(connection) if row.number in numbers]
+            names = self._sessions.names(connection)
+            return [name for number, name in names.items() if number in numbers]
 
     def blob(self, event: Event, part: int) -> bytes:
         """The content of one blob of an event. Raises UnknownReference, PayloadUnreadable."""

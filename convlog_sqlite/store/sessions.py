@@ -98,6 +98,10 @@ class Sessions:
         """Every session, by id."""
         return [_row(connection, row) for row in fetch(connection, SELECT_SESSIONS)]
 
+    def names(self, connection: Connection) -> dict[int, str]:
+        """The id of every session by its number, in the order of the ids."""
+        return {row[0]: row[1] for row in fetch(connection, SELECT_SESSIONS)}
+
     def insert(
         self, connection: Connection, name: str, tenant: str | None, tenant_number: int | None
     ) -> SessionRow:
