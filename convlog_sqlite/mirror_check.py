@@ -21,10 +21,12 @@ def mirror_findings(reader: Reader, mirror: Mirror, session: str) -> Iterator[Fi
     for _ in range(_LOOKS):
         file = _file_of(mirror, session)
         found = list(_compare(reader, mirror, session))
+        if found and tombstones.is_pending(reader, session, mirror.root.name):
+            found = [Finding("mirror-behind", "an erasure is pending", session, severity="note")]
+            break
+        # Asked after that: an erasure that is pending no longer has replaced the file by then.
         if not found or file == _file_of(mirror, session):
             break
-    if found and tombstones.is_pending(reader, session, mirror.root.name):
-        found = [Finding("mirror-behind", "an erasure is pending", session, severity="note")]
     yield from found
 
 
