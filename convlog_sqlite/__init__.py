@@ -15,12 +15,14 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 from convlog_sqlite.acting import Attempt
+from convlog_sqlite.branching import Difference, StateDifference
 from convlog_sqlite.drafts import ABSENT, Attachment, Draft, ForeignDraft, check_session_id
 from convlog_sqlite.effects import CallKeys, Effect, Receipt, Recovery, Settlement
 from convlog_sqlite.errors import (
     ConvlogError,
     EffectClaimed,
     EffectCommitted,
+    EffectElsewhere,
     EffectInDoubt,
     EffectLapsed,
     EffectTransitionError,
@@ -64,10 +66,13 @@ from convlog_sqlite.findings import Finding
 from convlog_sqlite.importing import HARNESSES, ImportReport, import_transcripts
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.mirror import Mirror
+from convlog_sqlite.moment import Moment
 from convlog_sqlite.redaction import Redaction
+from convlog_sqlite.replaying import Replayed
 from convlog_sqlite.residue import Residue
 from convlog_sqlite.retention import RetentionPolicy
 from convlog_sqlite.session import EventKeys, Filters, Session
+from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reserved import Hold
 from convlog_sqlite.store.sessions import RemovedSession
@@ -76,15 +81,21 @@ from convlog_sqlite.strictjson import parse as parse_json
 
 if TYPE_CHECKING:
     from convlog_sqlite.aio import AsyncConversationLog, AsyncSession
+    from convlog_sqlite.aio_moment import AsyncMoment
 
 # Imported when first asked for: asyncio alone takes as long as the rest of the package.
-_LATER: Final = {"AsyncConversationLog": "convlog_sqlite.aio", "AsyncSession": "convlog_sqlite.aio"}
+_LATER: Final = {
+    "AsyncConversationLog": "convlog_sqlite.aio",
+    "AsyncMoment": "convlog_sqlite.aio_moment",
+    "AsyncSession": "convlog_sqlite.aio",
+}
 
 __all__ = [
     "ABSENT",
     "HARNESSES",
     "Anchor",
     "AsyncConversationLog",
+    "AsyncMoment",
     "AsyncSession",
     "Attachment",
     "Attempt",
@@ -92,11 +103,13 @@ __all__ = [
     "ConversationLog",
     "ConvlogError",
     "Corrupt",
+    "Difference",
     "Draft",
     "Edge",
     "Effect",
     "EffectClaimed",
     "EffectCommitted",
+    "EffectElsewhere",
     "EffectInDoubt",
     "EffectLapsed",
     "EffectTransitionError",
@@ -120,6 +133,7 @@ __all__ = [
     "Lost",
     "Mirror",
     "MirrorBusy",
+    "Moment",
     "NoReply",
     "NotAStore",
     "NotAuthorized",
@@ -132,11 +146,13 @@ __all__ = [
     "PayloadLocked",
     "PayloadLost",
     "PayloadUnreadable",
+    "Point",
     "Receipt",
     "Recovery",
     "Redaction",
     "Refused",
     "RemovedSession",
+    "Replayed",
     "Residue",
     "RetentionPolicy",
     "SchemaTooNew",
@@ -145,6 +161,7 @@ __all__ = [
     "SessionSummary",
     "Settlement",
     "StateConflict",
+    "StateDifference",
     "StoreBusy",
     "StoreClosed",
     "StoreCorrupt",

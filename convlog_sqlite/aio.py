@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
@@ -26,14 +27,19 @@ from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
 from convlog_sqlite.aio_acting import AsyncActing
+from convlog_sqlite.aio_moment import AsyncMoment
+from convlog_sqlite.branching import Difference
 from convlog_sqlite.drafts import Draft, check_session_id
 from convlog_sqlite.errors import StoreClosed
 from convlog_sqlite.events import Event
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.follow import Waiter
 from convlog_sqlite.log import Anchor, ConversationLog
+from convlog_sqlite.moment import DEFAULT_LIMIT
 from convlog_sqlite.redaction import Redaction
-from convlog_sqlite.session import DEFAULT_LIMIT, Filters, Session, Verbs
+from convlog_sqlite.replaying import Pace, Replayed, parts
+from convlog_sqlite.session import Filters, Session, Verbs
+from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reading import SCAN
 from convlog_sqlite.store.sessions import RemovedSession
@@ -113,9 +119,39 @@ class AsyncSession(Verbs[Awaitable[Event]], AsyncActing):
         """See `Session.attachment`."""
         return await self._log.run(lambda: self._session.attachment(event, index))
 
-    async def jsonl(self, *, after: int = 0, before: int | None = None) -> AsyncIterator[bytes]:
+    async def at(self, point: Point) -> AsyncMoment:
+        """See `Session.at`."""
+        return AsyncMoment(self._log, await self._log.run(lambda: self._session.at(point)))
+
+    async def fork(self, new_id: str, at: Point | None = None, *, agent: str) -> AsyncSession:
+        """See `Session.fork`."""
+        return AsyncSession(
+            self._log, await self._log.run(lambda: self._session.fork(new_id, at, agent=agent))
+        )
+
+    async def replay(
+        self,
+        *,
+        start: Point | None = None,
+        end: Point | None = None,
+        speed: float | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> AsyncIterator[Replayed]:
+        """See `Session.replay`."""
+        pace = Pace(speed, clock)
+        found = await self._log.run(lambda: self._session.replay(start=start, end=end))
+        while block := await self._log.run(lambda: list(itertools.islice(found, DEFAULT_LIMIT))):
+            for replayed in block:
+                for seconds in parts(pace.wait(replayed.event)):
+                    await sleep(seconds)
+                yield replayed
+
+    async def jsonl(
+        self, *, after: int = 0, before: int | None = None, inherited: bool = False
+    ) -> AsyncIterator[bytes]:
         """See `Session.jsonl`."""
-        lines = self._session.jsonl(after=after, before=before)
+        lines = self._session.jsonl(after=after, before=before, inherited=inherited)
         while block := await self._log.run(lambda: list(itertools.islice(lines, DEFAULT_LIMIT))):
             for line in block:
                 yield line
@@ -284,6 +320,10 @@ class AsyncConversationLog:
     async def why(self, event_id: str, *, forward: bool = False, limit: int = DEFAULT_TRACE) -> Trace:
         """See `ConversationLog.why`."""
         return await self.run(lambda: self.sync.why(event_id, forward=forward, limit=limit))
+
+    async def diff(self, a: str, b: str) -> Difference:
+        """See `ConversationLog.diff`."""
+        return await self.run(lambda: self.sync.diff(a, b))
 
     async def grant_role(self, grantee: str, role: str, *, by: str) -> None:
         """See `ConversationLog.grant_role`."""

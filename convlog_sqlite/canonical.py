@@ -10,7 +10,8 @@ Commitment HMAC-SHA256(salt, "convlog/payload/1\0" | payload), or where blobs be
 Leaf       SHA-256(0x00 | u64 length of envelope | envelope | commitment)
 Chain      SHA-256(0x01 | chain before | leaf). Before the first event stands
            SHA-256(0x02 | "convlog/chain/1\0" | store id | scope), where scope is the session id, or
-           nothing for the chain over the whole store.
+           nothing for the chain over the whole store. Before the first event of a fork stands the chain
+           after the event that it was forked at: the fork vouches for what it shares.
 
 The domain bytes 0, 1, 2 keep a leaf, a link and an origin from ever being taken for one another
 (RFC 9162, section 2.1, for the idea). Lengths are big-endian. Both byte forms are made once, at append,

@@ -29,6 +29,7 @@
     │  ├─ EffectCommitted      the effect took place; here is its result
     │  ├─ EffectInDoubt        the effect may have taken place
     │  ├─ EffectLapsed         the claim ran out before the tool was called
+    │  ├─ EffectElsewhere      the effect belongs to the session that this one was forked from
     │  ├─ UnderHold            a hold forbids to erase it
     │  ├─ FilesLeft            an exported file is still there
     │  └─ MirrorBusy           another exporter keeps these files
@@ -311,6 +312,17 @@ class EffectLapsed(Refused):
         super().__init__(
             f"/effect: the claim on {effect} no longer held before the tool was called; nothing was done"
         )
+
+
+class EffectElsewhere(Refused):
+    """Effect `effect` was proposed in `session`, from which this one was forked, and moves only there.
+
+    The outside world has no branches: what took place for one took place for all of them.
+    """
+
+    def __init__(self, effect: str, session: str) -> None:
+        self.effect, self.session = effect, session
+        super().__init__(f"/effect: {effect} belongs to the session {session} and moves only there")
 
 
 class UnderHold(Refused):

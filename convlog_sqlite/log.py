@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from convlog_sqlite import discovery
+from convlog_sqlite.branching import Branching
 from convlog_sqlite.database import DURABILITIES
 from convlog_sqlite.drafts import Draft, check_name, check_session_id, is_event_id
 from convlog_sqlite.errors import (
@@ -68,7 +69,7 @@ class Anchor:
         return asdict(self)
 
 
-class ConversationLog(Keeping, Tracing):
+class ConversationLog(Keeping, Tracing, Branching):
     """An open store. Safe to use from several threads; open it anew after fork().
 
     `path` is the store's directory, None for an ephemeral log. `created` says whether this call made it.

@@ -21,10 +21,12 @@ def mirror_findings(reader: Reader, mirror: Mirror, session: str) -> Iterator[Fi
     for _ in range(_LOOKS):
         file = _file_of(mirror, session)
         found = list(_compare(reader, mirror, session))
+        if found and tombstones.is_pending(reader, session, mirror.root.name):
+            found = [Finding("mirror-behind", "an erasure is pending", session, severity="note")]
+            break
+        # Asked after that: an erasure that is pending no longer has replaced the file by then.
         if not found or file == _file_of(mirror, session):
             break
-    if found and tombstones.is_pending(reader, session, mirror.root.name):
-        found = [Finding("mirror-behind", "an erasure is pending", session, severity="note")]
     yield from found
 
 
@@ -37,6 +39,8 @@ def _file_of(mirror: Mirror, session: str) -> int:
 
 def _compare(reader: Reader, mirror: Mirror, session: str) -> Iterator[Finding]:
     """Compare a mirror file with the log, block by block."""
+    row = reader.find_session(session)
+    seq = 0 if row is None else row.base  # a fork's file holds its own lines only
     try:
         file = mirror.path(session).open("rb")
     except FileNotFoundError:
@@ -45,7 +49,6 @@ def _compare(reader: Reader, mirror: Mirror, session: str) -> Iterator[Finding]:
     except OSError as error:
         yield Finding("mirror-differs", f"the file cannot be read: {error.strerror}", session)
         return
-    seq = 0
     with file:
         while True:
             block = list(reader.lines(session, seq, seq + 1 + 500))

@@ -8,7 +8,7 @@ where nobody can know: append again with the same `idempotency_key` to settle it
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol, TypedDict, Unpack
 
 from convlog_sqlite import strictjson
@@ -18,12 +18,14 @@ from convlog_sqlite.drafts import ABSENT, Absent, Attachment, Draft
 from convlog_sqlite.errors import NotAuthorized, UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.follow import Waiter
+from convlog_sqlite.moment import DEFAULT_LIMIT, Moment
+from convlog_sqlite.replaying import Pace, Replayed, borders, marked, parts
 from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
+from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page, Reader
 from convlog_sqlite.store.reading import SCAN
 from convlog_sqlite.vocabulary import ACCEPTANCES, DECISIONS
 
-DEFAULT_LIMIT: Final = 1000
 _FOLLOW_LIMIT: Final = 500
 
 
@@ -77,6 +79,7 @@ class Appending(Protocol):
     reader: Reader
 
     def append_drafts(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> list[Event]: ...
+    def fork_session(self, session: str, new_id: str, at: Point | None, agent: str) -> Event: ...
     def waiter(self) -> Waiter: ...
 
 
@@ -199,9 +202,13 @@ class Session(Verbs[Event], Acting):
         """
         return self._reader.read(self.id, after, before, limit, filters, max_scan)
 
-    def jsonl(self, *, after: int = 0, before: int | None = None) -> Iterator[bytes]:
-        """The canonical lines, each with its newline, in constant memory."""
-        return self._reader.lines(self.id, after, before)
+    def jsonl(self, *, after: int = 0, before: int | None = None, inherited: bool = False) -> Iterator[bytes]:
+        """The canonical lines, each with its newline, in constant memory.
+
+        Those of the session itself, as its mirror holds them; with `inherited`, in front of them those that a
+        fork shares, which name the session that they belong to.
+        """
+        return self._reader.lines(self.id, after, before, own=not inherited)
 
     def event(self, seq: int) -> Event | None:
         """The event at `seq`, or None."""
@@ -209,8 +216,59 @@ class Session(Verbs[Event], Acting):
         return page[0] if page else None
 
     def open_calls(self, *, after: int = 0, limit: int = DEFAULT_LIMIT) -> Page:
-        """Tool calls that have no result yet, ascending."""
+        """Tool calls that have no result yet, ascending.
+
+        In a fork also those that it shares: there a read looks at a bounded number of events, and `Page.next`
+        says where to go on.
+        """
         return self._reader.open_calls(self.id, after, limit)
+
+    def at(self, point: Point) -> Moment:
+        """The session as it was at a point, state included, to be read like the session itself.
+
+        A point is an event or its id, a seq, or an instant (an aware datetime or RFC 3339). An instant stands
+        for the last event whose `ts` is not after it, that with the largest seq. Raises UnknownReference when
+        there was nothing yet and for what does not exist, InvalidEvent for an event of another session.
+        """
+        return Moment.of(self._reader, self.id, point)
+
+    def fork(self, new_id: str, at: Point | None = None, *, agent: str) -> Session:
+        """A new session that shares the events up to a point (default: all there are), by reference.
+
+        It takes the same time in any length of session. The fork's seq goes on from there, and every read of
+        it goes on in what it shares; a call that waits there may be answered in each branch, an effect is
+        moved only where it was proposed, and idempotency keys are each session's own. What is shared still belongs to the session that it was appended to:
+        there it is redacted and expires, for both, unless a hold covers the fork. Raises InvalidEvent when
+        there is a session `new_id`, and what `at` raises.
+        """
+        return Session(self._log, self._log.fork_session(self.id, new_id, at, agent).session, self.tenant)
+
+    def replay(
+        self,
+        *,
+        start: Point | None = None,
+        end: Point | None = None,
+        speed: float | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Iterator[Replayed]:
+        """The events from `start` to `end`, both included, in order, each marked as intent or as fact.
+
+        They come as far apart as they happened, `speed` times as fast; None: as fast as it goes. What is
+        appended meanwhile does not belong to it. `sleep` and `clock` count seconds. See
+        `convlog_sqlite.replaying` for the marks. Raises what `at` raises, and ValueError for a speed.
+        """
+        pace = Pace(speed, clock)
+        after, upto = borders(self._reader, self.id, start, end)
+        return self._replayed(marked(self._reader, self.id, after, upto), pace, sleep)
+
+    def _replayed(
+        self, found: Iterator[Replayed], pace: Pace, sleep: Callable[[float], None]
+    ) -> Iterator[Replayed]:
+        for replayed in found:
+            for seconds in parts(pace.wait(replayed.event)):
+                sleep(seconds)
+            yield replayed
 
     def content(self, event: Event) -> Any:
         """The main content of an event, whole also where the line holds a preview of it.

@@ -14,6 +14,7 @@ It yields findings and never stops at the first. Severity `fault` is something t
     key-lost           the key is gone without a redaction
     tombstone          the key of an erased event may be there, or is gone and the log does not say by what
     commitment         the content is not what the envelope's commitment was made of
+    fork               what a fork shares is not what its opening says
     pairing            a result without its call, a call with two results, a wrong list of open calls
     keystore-locked    content could not be checked: the key-encryption key is not here
     effect             the table of effects is not what the envelopes say: see `effect_check`
@@ -31,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from convlog_sqlite import canonical, effect_check, strictjson, tombstones
+from convlog_sqlite import canonical, effect_check, fork_check, strictjson, tombstones
 from convlog_sqlite.database import Connection, fetch, value
 from convlog_sqlite.errors import StoreCorrupt
 from convlog_sqlite.events import Locked, Payload
@@ -87,9 +88,11 @@ LEFT JOIN slot AS s ON s.number = p.slot WHERE s.pos IS NOT p.pos OR s.part IS N
 SELECT_NAMES: Final = "SELECT id, text FROM name WHERE id > ? ORDER BY id"
 SELECT_BLOB_EVENTS: Final = "SELECT DISTINCT pos FROM blob WHERE pos BETWEEN ? AND ?"
 SELECT_STORE_CHAIN: Final = "SELECT store_chain FROM envelope WHERE pos = ?"
+# What answers a call that a fork shares, `fork_check` looks at.
 UNPAIRED_RESULTS: Final = """
 SELECT r.session, r.seq FROM event AS r LEFT JOIN event AS c ON c.session = r.session AND c.seq = r.answers
-WHERE r.answers IS NOT NULL AND (c.type IS NULL OR c.type <> 2 OR c.seq >= r.seq)"""
+JOIN session AS s ON s.id = r.session
+WHERE r.answers IS NOT NULL AND (s.base = 0 OR r.answers > s.base) AND (c.type IS NULL OR c.type <> 2 OR c.seq >= r.seq)"""
 TWICE_ANSWERED: Final = """
 SELECT session, answers FROM event WHERE answers IS NOT NULL GROUP BY session, answers HAVING count(*) > 1"""
 WRONGLY_OPEN: Final = """
@@ -190,6 +193,7 @@ def verify(
         yield from _pairing(walk)
         yield from _tombstones(walk)
         yield from _effects(walk)
+        yield from (found for found in fork_check.fork_findings(reader) if walk.is_wanted(found.session))
     except StoreCorrupt as damaged:
         yield Finding(
             "database", f"{damaged.rule}: what stands behind position {walk.pos} could not be checked"
@@ -198,9 +202,15 @@ def verify(
     if anchor is not None:
         yield from _anchor(reader, *anchor)
     if mirror is not None and mirror.enabled and not walk.locked:  # a mirror line shows content
-        for session in reader.session_ids():
-            if walk.is_wanted(session):
-                yield from mirror_findings(reader, mirror, session)
+        yield from _mirrors(walk, mirror)
+
+
+def _mirrors(walk: _Walk, mirror: Mirror) -> Iterator[Finding]:
+    for session in filter(walk.is_wanted, walk.reader.session_ids()):
+        try:
+            yield from mirror_findings(walk.reader, mirror, session)
+        except StoreCorrupt as damaged:
+            yield Finding("mirror-differs", f"it could not be compared: {damaged.rule}", session)
 
 
 def _database(reader: Reader) -> Iterator[Finding]:
@@ -292,7 +302,9 @@ def _chains(walk: _Walk, row: _Row, session: str, base: int) -> list[_Found]:
     found: list[_Found] = []
     if row.pos != walk.pos + 1:
         found.append(("pos", f"{row.pos} follows {walk.pos}", "fault"))
-    seq, chain = walk.heads.get(row.session) or (base, canonical.origin(walk.reader.store_id, session))
+    seq, chain = walk.heads.get(row.session) or fork_check.chain_before(
+        walk.reader, row.session, session, base
+    )
     if row.seq != seq + 1:
         found.append(("seq", f"{row.seq} follows {seq}", "fault"))
     is_emptied = not row.envelope and row.session in walk.removed

@@ -2,6 +2,8 @@ CREATE UNIQUE INDEX effect_key ON effect (key) WHERE key IS NOT NULL AND state <
 
 CREATE INDEX effect_state ON effect (session, state);
 
+CREATE INDEX event_answers ON event (session, answers) WHERE answers IS NOT NULL;
+
 CREATE INDEX event_parent ON event (parent) WHERE parent IS NOT NULL;
 
 CREATE INDEX event_state ON event (session, state_key, seq) WHERE state_key IS NOT NULL;

@@ -47,6 +47,7 @@ SPINE = (
     "findings",
     "tombstones",
     "mirror_check",
+    "fork_check",
     "effect_check",
     "payload_check",
     "verify",
@@ -54,11 +55,15 @@ SPINE = (
     "tracing",
     "effects",
     "acting",
+    "moment",
+    "replaying",
     "session",
     "keeping",
+    "branching",
     "log",
     "threads",
     "aio_acting",
+    "aio_moment",
     "aio",
     "adapters",
     "importing",
@@ -405,7 +410,7 @@ def shared_tables(package: Path, migrations: Path) -> list[str]:
         for _, statements in constant_statements(module):
             for text in statements:
                 only_reads = re.match(r"\s*(SELECT|WITH|EXPLAIN)\b", text.value, re.IGNORECASE)
-                if module.entry in ("verify", "tombstones", "effect_check") and only_reads:
+                if module.entry in ("verify", "tombstones", "effect_check", "fork_check") and only_reads:
                     continue
                 for table in owners.keys() & tables_named(text.value):
                     owners[table].add(module.entry)

@@ -62,6 +62,9 @@ VERBS: Final = {
     "recover": Entry(
         "acting", "recover", "plumbing", "convlog recover build --as worker-1 --settle 0197a3c4=not-happened"
     ),
+    "fork": Entry("branches", "fork", "plumbing", "convlog fork build build-b --at 12 --agent ops"),
+    "diff": Entry("branches", "diff", "plumbing", "convlog diff build build-b"),
+    "replay": Entry("branches", "replay", "plumbing", "convlog replay build --from 12 --speed 10x"),
 }
 
 

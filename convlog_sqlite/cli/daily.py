@@ -24,13 +24,16 @@ from convlog_sqlite.cli import drafting, render, window
 from convlog_sqlite.cli import tail_options as only
 from convlog_sqlite.cli.failing import REFUSED, fail
 from convlog_sqlite.cli.options import (
+    AtOption,
     JsonOption,
     SessionArgument,
     StoreOption,
     existing,
+    point,
     put,
     put_json,
     reading,
+    resolve,
     say,
     settings,
     usage_error,
@@ -146,6 +149,7 @@ def tail(
     follow: only.Follow = False,
     after: only.After = None,
     before: only.Before = None,
+    at: AtOption = None,
     pairs: only.Pairs = False,
     agent: only.Agent = None,
     type_: only.Type = None,
@@ -164,13 +168,14 @@ def tail(
         agent=agent, type=type_, task_id=task, thread_id=thread, tool=tool, kind=kind, to=to,
         performative=performative, correlation_id=correlation,
     )  # fmt: skip
-    if follow and before is not None:
-        raise usage_error("what is appended stands behind every --before", "--follow")
+    if follow and (before is not None or at is not None):
+        raise usage_error("what is appended stands behind every --before and --at", "--follow")
     if pairs and number is None and after is not None:
         raise usage_error("needs -n beside --after", "--pairs")
     out = _Printer(render.screen(context, as_json=as_json))
     with reading(context, store) as log:
-        found = log.session(session) if follow else existing(log, session)
+        whole = log.session(session) if follow else existing(log, session)
+        found = resolve(whole, at)
         head = found.head
         if number is None and after is not None:
             out.show(window.everything(found, after=after, before=before, filters=filters))
@@ -180,7 +185,7 @@ def tail(
             out.show(window.with_calls(log, events) if pairs else events)
         if follow:
             sys.stdout.flush()
-            out.show(found.follow(max(head, out.seq, after or 0), **filters), flush=True)
+            out.show(whole.follow(max(head, out.seq, after or 0), **filters), flush=True)
 
 
 class _Printer:
@@ -208,8 +213,8 @@ def show(
     which: Annotated[
         list[str],
         typer.Argument(
-            metavar="EVENT | SESSION SEQ",
-            help="An event's id, or the first 8 or more digits of it; or its session and seq.",
+            metavar="EVENT | SESSION SEQ | SESSION",
+            help="An event's id, or the first 8 or more digits of it; or its session and seq; or, with --at, its session.",
             show_default=False,
         ),
     ],
@@ -220,16 +225,19 @@ def show(
         int | None,
         typer.Option("--attachment", metavar="N", help="The bytes of attachment N, counted from 0."),
     ] = None,
+    at: AtOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one event: every key, or with --full its whole content where the line holds a preview.
 
+    With --at and a session, the last event that it had then; one that came later is not there.
+
     Ends with status 5, after what can be shown, when the content cannot be read.
     """
     on = render.screen(context, as_json=as_json)
     with reading(context, store) as log:
-        event = _find(log, which)
+        event = _find(log, which) if at is None else _find_at(log, which, at)
         session = log.session(event.session)
         if attachment is not None:
             put(_attachment(session, event, attachment))
@@ -255,6 +263,19 @@ def _find(log: ConversationLog, which: list[str]) -> Event:
     found = existing(log, which[0]).event(int(which[1][:18]))
     if found is None:
         raise UnknownReference("seq", which[1])
+    return found
+
+
+def _find_at(log: ConversationLog, which: list[str], at: str) -> Event:
+    """The event that the arguments of `show` name, in a session as it was at a point."""
+    if len(which) == 1 and which[0] in (summary.id for summary in log.sessions()):
+        moment = log.session(which[0]).at(point(at))
+        found = moment.event(moment.seq)
+    else:
+        named = _find(log, which)
+        found = log.session(which[0] if len(which) == 2 else named.session).at(point(at)).event(named.seq)
+    if found is None:
+        raise UnknownReference("at", at)
     return found
 
 

@@ -12,14 +12,24 @@ from typing import Annotated, Any
 
 import typer
 
-from convlog_sqlite import HARNESSES, ConversationLog, ImportReport, Mirror, NotAStore, import_transcripts
+from convlog_sqlite import (
+    HARNESSES,
+    ConversationLog,
+    ImportReport,
+    Mirror,
+    NotAStore,
+    UnknownReference,
+    import_transcripts,
+)
 from convlog_sqlite.cli import render
 from convlog_sqlite.cli.failing import FAULTS, REFUSED, fail
 from convlog_sqlite.cli.options import (
+    AtOption,
     JsonOption,
     StoreOption,
     complete_session,
     existing,
+    point,
     put,
     put_json,
     reading,
@@ -60,26 +70,33 @@ def export(
             help="Write nothing; let DIR, which was deleted or emptied, be no export any more.",
         ),
     ] = None,
+    at: AtOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write the canonical lines: to standard output, to files elsewhere, or to the mirror.
 
     The sessions follow each other by id, and their events by seq. Two exports of the same log are the same bytes.
+    A fork's lines are its own; those that it shares stand with the session that they belong to.
 
     An erasure reaches every directory that was exported to, and stays pending while one is not there. --forget ends that for a directory that was deleted; it is refused while an exported file is in it. A disk that is not mounted looks deleted: whoever forgets a directory answers for what is there.
     """
     if forget is not None:
-        if mirror or follow or sessions or out is not None:
+        if mirror or follow or sessions or out is not None or at is not None:
             raise usage_error("goes with no session and no other option", "--forget")
         with writing(context, store, create=False) as log:
             log.forget_export(forget)
         return
+    if at is not None and (follow or mirror or out is not None):
+        raise usage_error("files and --follow hold what there is now", "--at")
     if mirror and out is not None:
         raise usage_error("give --out or --mirror, not both", "--mirror")
     if not mirror and out is None:
         with reading(context, store) as log:
-            _write_lines(log, _named(log, sessions), follow=follow)
+            if at is None:
+                _write_lines(log, _named(log, sessions), follow=follow)
+            else:
+                _write_lines_at(log, _named(log, sessions), at)
         return
     with writing(context, store, create=False) as log:
         named = _named(log, sessions)
@@ -100,6 +117,21 @@ def _write_lines(log: ConversationLog, sessions: Sequence[str], *, follow: bool)
     for line in log.follow_lines(*sessions):
         put(line)
         sys.stdout.flush()
+
+
+def _write_lines_at(log: ConversationLog, sessions: Sequence[str], at: str) -> None:
+    when = point(at)
+    if len(sessions) != 1 and not isinstance(when, datetime):
+        raise usage_error("a seq or an event is a point in one session; name it", "--at")
+    for session in sessions or [found.id for found in log.sessions()]:
+        try:
+            moment = log.session(session).at(when)
+        except UnknownReference:
+            if len(sessions) == 1:
+                raise
+            continue  # it had no event then
+        for line in moment.jsonl():
+            put(line)
 
 
 def _named(log: ConversationLog, sessions: Sequence[str] | None) -> list[str]:

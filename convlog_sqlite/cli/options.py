@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
 
-from convlog_sqlite import ConversationLog, ConvlogError, Session
+from convlog_sqlite import ConversationLog, ConvlogError, Moment, Point, Session
 from convlog_sqlite.cli.failing import REFUSED, complain, fail
 
 
@@ -92,6 +94,37 @@ def usage_error(message: str, option: str) -> typer.BadParameter:
     return typer.BadParameter(message, param_hint=f"'{option}'")
 
 
+def point(text: str, option: str = "--at") -> Point:
+    """The point that an option names: an event's id, a seq, or a time; one without a zone is of this machine.
+
+    Digits alone are a seq, unless they begin with 0, as ids do.
+    """
+    if text.isascii() and text.isdecimal() and not text.startswith("0"):
+        return int(text[:18])
+    if _DATE.match(text):
+        try:
+            return datetime.fromisoformat(text).astimezone(UTC)
+        except (ValueError, OverflowError):
+            raise usage_error(f"{text!r} is not a time such as 2026-01-31T12:00", option) from None
+    return text.lower()
+
+
+def resolve(session: Session, at: str | None) -> Session | Moment:
+    """The session, or where `--at` is given the session as it was then."""
+    return session if at is None else session.at(point(at))
+
+
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}($|[Tt ])", re.ASCII)
+
+AtOption = Annotated[
+    str | None,
+    typer.Option(
+        "--at",
+        metavar="EVENT|SEQ|TIME",
+        show_default=False,
+        help="As of then: an event's id, a seq, or a time such as 2026-01-31T12:00.",
+    ),
+]
 StoreOption = Annotated[
     str | None,
     typer.Option(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from convlog_sqlite import ConversationLog, Event, Filters, Session
+from convlog_sqlite import ConversationLog, Event, Filters, Moment, Session
 
 
-def last(session: Session, count: int, *, after: int, before: int | None, filters: Filters) -> list[Event]:
+def last(
+    session: Session | Moment, count: int, *, after: int, before: int | None, filters: Filters
+) -> list[Event]:
     """The last `count` events between the seqs `after` and `before`, both exclusive, ascending."""
     found: list[Event] = []
     while count > len(found):
@@ -19,7 +21,9 @@ def last(session: Session, count: int, *, after: int, before: int | None, filter
     return found
 
 
-def everything(session: Session, *, after: int, before: int | None, filters: Filters) -> Iterator[Event]:
+def everything(
+    session: Session | Moment, *, after: int, before: int | None, filters: Filters
+) -> Iterator[Event]:
     """All events between the seqs `after` and `before`, both exclusive, page by page."""
     place: int | None = after
     while place is not None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from convlog_sqlite.database import Connection, fetch, value
 from convlog_sqlite.instants import id_text
-from convlog_sqlite.store.sessions import SessionRow
+from convlog_sqlite.store.sessions import SessionRow, heirs
 from convlog_sqlite.vocabulary import REDACTION_KIND, SENSITIVITIES, STORE_SESSION, TYPE_NAMES
 
 # ?1 session  ?2 after seq (exclusive)  ?3 limit
@@ -37,6 +37,7 @@ class Candidate:
     """An event that may be erased. `at` is in microseconds: when its source says it happened, else when recorded.
 
     `subjects` holds those of the digests that were asked for. `erased` says that it is, or is decided to be.
+    `heirs` are the forks that share events of its session, each with the last seq that it shares.
     """
 
     session: str
@@ -53,6 +54,11 @@ class Candidate:
     at: int
     erased: bool
     subjects: frozenset[str]
+    heirs: Mapping[str, int] = field(default_factory=dict, compare=False)
+
+    def is_shown_in(self, session: str) -> bool:
+        """Whether the event is one of a session, or shared by it."""
+        return session == self.session or self.seq <= self.heirs.get(session, 0)
 
     @property
     def protected(self) -> bool:
@@ -74,14 +80,17 @@ def page(
             place = (session.number, digest, rows[0][0], rows[-1][0])
             for (seq,) in fetch(connection, SELECT_ABOUT, place):
                 about.setdefault(seq, set()).add(digest)
-    return [_candidate(session, row, frozenset(about.get(row[0], ()))) for row in rows]
+    shared = heirs(connection, session.number) if rows else {}
+    return [_candidate(session, row, frozenset(about.get(row[0], ())), shared) for row in rows]
 
 
-def _candidate(session: SessionRow, row: tuple[Any, ...], subjects: frozenset[str]) -> Candidate:
+def _candidate(
+    session: SessionRow, row: tuple[Any, ...], subjects: frozenset[str], shared: Mapping[str, int]
+) -> Candidate:
     seq, pos, event_id, event_type, agent, task, tool, kind, sensitivity, at, erased = row
     return Candidate(
         session.name, session.tenant, seq, pos, id_text(event_id), TYPE_NAMES[event_type], agent, task, tool,
-        kind, _SENSITIVITY_NAMES[sensitivity], at, bool(erased), subjects,
+        kind, _SENSITIVITY_NAMES[sensitivity], at, bool(erased), subjects, shared,
     )  # fmt: skip
 
 

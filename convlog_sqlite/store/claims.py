@@ -31,11 +31,7 @@ def require_free(
 ) -> None:
     """Refuse a claim on a task that is not the claiming agent's to take. Raises StateConflict."""
     newest = next(
-        (
-            row
-            for owner, upto in line_of(connection, session)
-            for row in _newest(connection, owner, key, upto)
-        ),
+        (row for owner, upto in line_of(session) for row in _newest(connection, owner, key, upto)),
         None,
     )
     if newest is None:

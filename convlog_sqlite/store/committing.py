@@ -17,7 +17,8 @@ from typing import Final
 
 from convlog_sqlite.database import Connection, Database, fetch, value
 from convlog_sqlite.drafts import Draft
-from convlog_sqlite.errors import ConvlogError, Refused, StoreIOError, UnknownReference
+from convlog_sqlite.errors import ConvlogError, InvalidEvent, Refused, StoreIOError, UnknownReference
+from convlog_sqlite.events import Event
 from convlog_sqlite.instants import Clock
 from convlog_sqlite.keystore import Keystore
 from convlog_sqlite.store.names import Names
@@ -211,6 +212,30 @@ class Writer:
             ):  # whatever it was, the rows are rolled back: what is remembered of them is wrong
                 self.forget_heads()
                 raise
+
+    def record_fork(self, session: str, name: str, base: int, opening: Prepared) -> Event:
+        """Make the session `name`, which shares the events of `session` up to `base`, and record its opening.
+
+        Raises InvalidEvent when there is a session of that name.
+        """
+        slots = self.keystore.take(1, self._highest_slot)
+        with self._leading:
+            try:
+                with self.database.write() as connection:
+                    self._context.heads.refresh(connection)
+                    if self.sessions.find(connection, name) is not None:
+                        raise InvalidEvent("/session", f"{name} exists, and a session id is used once")
+                    of, fresh = self.sessions.require(connection, session), dict[str, int]()
+                    tenant = None if of.tenant is None else self.names.intern(connection, of.tenant, fresh)
+                    row = self.sessions.insert_fork(connection, name, of, base, tenant)
+                    batch = Batch(self._context, connection, row, iter(slots))
+                    event = batch.add(opening).event
+                    batch.flush()
+            except BaseException:  # the rows are rolled back, as in `record_decision`
+                self.forget_heads()
+                raise
+            batch.committed()
+        return event
 
     def forget_heads(self) -> None:
         """Read the ends of the chains from the tables again."""

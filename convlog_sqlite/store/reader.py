@@ -5,7 +5,7 @@ Whatever is derived from the log (mirror, verify, projections) gets a Reader and
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,10 +13,12 @@ from convlog_sqlite.database import Connection, Database, fetch, value
 from convlog_sqlite.errors import PayloadCorrupt, SessionRemoved, UnknownReference
 from convlog_sqlite.events import Event, Live, Payload, canonical_line
 from convlog_sqlite.instants import from_microseconds, id_bytes
-from convlog_sqlite.store import blobs, effects, reading
+from convlog_sqlite.store import blobs, calls, crossing, effects, points, reading
 from convlog_sqlite.store.committing import Writer
+from convlog_sqlite.store.crossing import Found
 from convlog_sqlite.store.effects import Standing
-from convlog_sqlite.store.reading import SCAN, Opener, Rows
+from convlog_sqlite.store.points import Point
+from convlog_sqlite.store.reading import SCAN, Opener
 from convlog_sqlite.store.sessions import RemovedSession, SessionRow, removed, require_there
 from convlog_sqlite.vocabulary import LAST_SEQ
 
@@ -36,7 +38,9 @@ class Page(list[Event]):
 class SessionSummary:
     """One session as a list shows it. `events` counts what the session holds.
 
-    `first_ts` and `last_ts` are RFC 3339: when its first and last event happened, as their source says.
+    `first_ts` and `last_ts` are RFC 3339: when its first and last event happened, as their source says. A
+    fork shares the events of the session `parent` up to seq `base`; they are not counted here, nor are
+    their calls.
     """
 
     id: str
@@ -45,6 +49,8 @@ class SessionSummary:
     first_ts: str | None
     last_ts: str | None
     open_calls: int
+    parent: str | None = None
+    base: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,24 +106,42 @@ class Reader:
         scan: int = SCAN,
     ) -> Page:
         """The first `limit` events after `after`."""
-        rows = self._rows(reading.select, session, (after, _end(before), limit), filters, scan)
-        page = Page(self.opener.events(session, rows.rows))
-        page.next = rows.rows[-1][0] if len(rows.rows) == limit > 0 else rows.stopped_at
+        found = self._find_rows(crossing.first, session, (after, _end(before), limit), filters, scan)
+        page = Page(self._events(found))
+        page.next = found.rows[-1][0] if len(page) == limit > 0 else found.stopped_at
         return page
 
     def tail(
-        self, session: str, count: int, before: int | None, filters: Mapping[str, Any], scan: int = SCAN
+        self,
+        session: str,
+        count: int,
+        before: int | None,
+        filters: Mapping[str, Any],
+        scan: int = SCAN,
     ) -> Page:
         """The last `count` events before `before`."""
-        rows = self._rows(reading.select_last, session, (0, _end(before), count), filters, scan)
-        page = Page(self.opener.events(session, rows.rows))
-        full = len(rows.rows) == count > 0
-        page.next = rows.rows[0][0] if full and rows.rows[0][0] > 1 else rows.stopped_at
+        found = self._find_rows(crossing.last, session, (0, _end(before), count), filters, scan)
+        page = Page(self._events(found))
+        first = found.rows[0][0] if len(page) == count > 0 else 0
+        page.next = first if first > 1 else found.stopped_at
         return page
 
-    def _rows(
-        self, select: Any, session: str, place: tuple[int, int, int], filters: Mapping[str, Any], scan: int
-    ) -> Rows:
+    def _events(self, found: Found) -> list[Event]:
+        if len(found.parts) == 1:
+            return self.opener.events(*found.parts[0])
+        return [event for session, rows in found.parts for event in self.opener.events(session, rows)]
+
+    def _find_rows(
+        self,
+        select: Any,
+        session: str,
+        place: tuple[int, int, int],
+        filters: Mapping[str, Any],
+        scan: int,
+        *,
+        own: bool = False,
+    ) -> Found:
+        """The rows of one read; with `own`, without those that the session shares with what it was forked from."""
         if place[2] < 0:
             raise ValueError("a number of events is 0 or more")  # to SQLite a negative limit is none
         wanted = reading.check_filters(filters)
@@ -126,16 +150,16 @@ class Reader:
         with self.database.read() as connection:
             row = self._find(connection, session)
             if row is None:
-                return Rows([], None)
+                return crossing.NOTHING
             where = reading.look_up(connection, self._names, wanted) if wanted else None
             if wanted and where is None:
                 require_there(connection, row.number)
-                return Rows([], None)
+                return crossing.NOTHING
             after, before, limit = (min(number, LAST_SEQ) for number in place)
-            rows: Rows = select(connection, row, max(after, row.base), before, limit, where, scan)
-            if not rows.rows:  # it may have been removed: asked only here, so that a read costs no more
+            found: Found = select(connection, row.alone() if own else row, after, before, limit, where, scan)
+            if not found.rows:  # it may have been removed: asked only here, so that a read costs no more
                 require_there(connection, row.number)
-            return rows
+            return found
 
     def calls_of(self, session: str, page: Page) -> Page:
         """`page` with the calls that its results answer, so that no pair is parted."""
@@ -143,55 +167,83 @@ class Reader:
         results = [event.seq for event in page if event.type == "tool_result"]
         with self.database.read() as connection:
             row = self._sessions.require(connection, session)
-            calls = {value(connection, reading.SELECT_ANSWERED, (row.number, seq)) for seq in results}
-            wanted = sorted(seq for seq in calls if seq is not None and seq not in there)
-            rows = [found for seq in wanted for found in _at(connection, row.number, seq)]
-        whole = Page(sorted([*self.opener.events(session, rows), *page], key=lambda event: event.seq))
+            calls = {
+                value(connection, reading.SELECT_ANSWERED, (row.segment_of(seq).number, seq))
+                for seq in results
+            }
+            found = _at(connection, row, sorted(seq for seq in calls if seq is not None and seq not in there))
+        whole = Page(sorted([*self._events(found), *page], key=lambda event: event.seq))
         whole.next = page.next
         return whole
 
-    def open_calls(self, session: str, after: int, limit: int) -> Page:
-        """Calls that have no result yet, ascending."""
+    def open_calls(
+        self, session: str, after: int, limit: int, upto: int = LAST_SEQ, scan: int = SCAN
+    ) -> Page:
+        """Calls that had no result when the last event was `upto`, ascending."""
         if limit < 0:
             raise ValueError("a number of events is 0 or more")
+        if scan < 1:
+            raise ValueError("a read looks at 1 event or more")
         with self.database.read() as connection:
             row = self._find(connection, session)
             if row is None:
                 return Page()
-            place = (row.number, min(after, LAST_SEQ), min(limit, LAST_SEQ))
-            open_now = fetch(connection, reading.SELECT_OPEN, place)
-            if not open_now:
+            place = (max(min(after, LAST_SEQ), 0), upto, min(limit, LAST_SEQ))
+            waiting, go_on = calls.waiting(connection, row, *place, scan)
+            if not waiting:
                 require_there(connection, row.number)
-            rows = [found for (seq,) in open_now for found in _at(connection, row.number, seq)]
-        page = Page(self.opener.events(session, rows))
-        page.next = open_now[-1][0] if len(open_now) == limit > 0 else None
+            found = _at(connection, row, waiting)
+        page = Page(self._events(found))
+        page.next = go_on
         return page
+
+    def place(self, session: str, point: Point, *, earlier: bool = False) -> int:
+        """The seq that a point stands for, 0 for an instant before the first event. See `store.points`."""
+        with self.database.read() as connection:
+            row = self._sessions.require(connection, session)
+            return points.place(connection, row, point, earlier=earlier)
+
+    def answered(self, session: str, seqs: Collection[int], upto: int) -> set[int]:
+        """Those of the calls at `seqs` that had a result when the last event was `upto`."""
+        with self.database.read() as connection:
+            row = self._sessions.require(connection, session)
+            return {seq for seq in seqs if calls.is_answered(connection, row, seq, upto)}
 
     def event(self, event_id: str) -> Event:
         """The event with this id. Raises UnknownReference, SessionRemoved."""
         return reading.event_by_id(self.database, self.opener, event_id)
 
-    def lines(self, session: str, after: int = 0, before: int | None = None) -> Iterator[bytes]:
-        """The canonical lines of a session, in order. Memory is constant, snapshots are short."""
-        for block in self.blocks(session, after, before):
+    def lines(
+        self, session: str, after: int = 0, before: int | None = None, *, own: bool = True
+    ) -> Iterator[bytes]:
+        """The canonical lines of a session, in order. Memory is constant, snapshots are short.
+
+        Its own, unless `own` is False: then those too that it shares with what it was forked from.
+        """
+        for block in self.blocks(session, after, before, own=own):
             yield from (canonical_line(envelope, payload) for _, envelope, payload in block)
 
     def blocks(
-        self, session: str, after: int = 0, before: int | None = None
+        self, session: str, after: int = 0, before: int | None = None, *, own: bool = True
     ) -> Iterator[list[tuple[int, bytes, Payload]]]:
-        """(seq, envelope, payload answer) of a session, some hundreds at a time."""
+        """(seq, envelope, payload answer) of a session, some hundreds at a time. `own` is as in `lines`."""
         while True:
-            rows = self._rows(reading.select, session, (after, _end(before), LINES_AT_ONCE), {}, 0).rows
-            if not rows:
+            place = (after, _end(before), LINES_AT_ONCE)
+            found = self._find_rows(crossing.first, session, place, {}, 0, own=own)
+            block = [
+                (row[0], row[2], payload)
+                for name, rows in found.parts
+                for row, payload in zip(rows, self.opener.payloads(name, rows), strict=True)
+            ]
+            if not block:
                 return
-            payloads = self.opener.payloads(session, rows)
-            yield [(row[0], row[2], payload) for row, payload in zip(rows, payloads, strict=True)]
-            after = rows[-1][0]
+            yield block
+            after = block[-1][0]
 
     def session_ids(self) -> list[str]:
         """Every session that is not removed, by id."""
         with self.database.read() as connection:
-            return [row.name for row in self._sessions.all(connection)]
+            return list(self._sessions.names(connection).values())
 
     def summaries(self) -> list[SessionSummary]:
         """Every session that is not removed with its extent, by id."""
@@ -203,7 +255,8 @@ class Reader:
                 last = value(connection, reading.SELECT_LAST, (row.number, head))
                 waiting = value(connection, reading.COUNT_OPEN, (row.number,))
                 extent = (_instant(first), _instant(last))
-                found.append(SessionSummary(row.name, row.tenant, head - row.base, *extent, waiting))
+                fork = (row.inherited[0].name, row.base) if row.inherited else (None, None)
+                found.append(SessionSummary(row.name, row.tenant, head - row.base, *extent, waiting, *fork))
             return found
 
     def removed_sessions(self) -> list[RemovedSession]:
@@ -229,7 +282,8 @@ class Reader:
         """The sessions that got events after `after_pos` and are not removed, by id."""
         with self.database.read() as connection:
             numbers = {number for (number,) in fetch(connection, reading.SELECT_CHANGED, (after_pos,))}
-            return [row.name for row in self._sessions.all(connection) if row.number in numbers]
+            names = self._sessions.names(connection)
+            return [name for number, name in names.items() if number in numbers]
 
     def blob(self, event: Event, part: int) -> bytes:
         """The content of one blob of an event. Raises UnknownReference, PayloadUnreadable."""
@@ -275,9 +329,15 @@ class Reader:
         return found
 
 
-def _at(connection: Connection, session: int, seq: int) -> list[reading.Row]:
-    """The row at `seq`; none where a changed index points to nothing."""
-    return fetch(connection, reading.READ_PLAIN, (session, seq - 1, seq + 1, 1))
+def _at(connection: Connection, session: SessionRow, seqs: Iterable[int]) -> Found:
+    """The rows at `seqs`, ascending; none where a changed index points to nothing."""
+    parts: list[tuple[str, list[reading.Row]]] = []
+    for seq in seqs:
+        part = session.segment_of(seq)
+        if not parts or parts[-1][0] != part.name:
+            parts.append((part.name, []))
+        parts[-1][1].extend(fetch(connection, reading.READ_PLAIN, (part.number, seq - 1, seq + 1, 1)))
+    return Found(parts, None)
 
 
 def _end(before: int | None) -> int:

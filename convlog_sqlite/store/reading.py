@@ -14,7 +14,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from convlog_sqlite import sealing
 from convlog_sqlite.database import Connection, Database, fetch, value
@@ -22,7 +22,7 @@ from convlog_sqlite.errors import InvalidEvent, UnknownReference
 from convlog_sqlite.events import Corrupt, Event, Live, Payload
 from convlog_sqlite.keystore import Keystore
 from convlog_sqlite.store.names import Names
-from convlog_sqlite.store.sessions import SessionRow, require_there
+from convlog_sqlite.store.sessions import Segment, require_there
 from convlog_sqlite.vocabulary import TYPES
 
 SCAN: Final = 20_000  # narrow rows looked at in one filtered read: a few milliseconds
@@ -102,7 +102,6 @@ SELECT_HEAD: Final = "SELECT max(seq) FROM event WHERE session = ?"
 # The opening of a session is as young as its import: the event behind it counts too.
 SELECT_FIRST: Final = "SELECT min(at) FROM event WHERE session = ?1 AND seq BETWEEN ?2 + 1 AND ?2 + 2"
 SELECT_LAST: Final = "SELECT at FROM event WHERE session = ?1 AND seq = ?2"
-SELECT_OPEN: Final = "SELECT seq FROM open_call WHERE session = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3"
 COUNT_OPEN: Final = "SELECT count(*) FROM open_call WHERE session = ?"
 SELECT_ANSWERED: Final = "SELECT answers FROM event WHERE session = ?1 AND seq = ?2"
 SELECT_STORE_HEAD: Final = "SELECT pos, store_chain FROM envelope ORDER BY pos DESC LIMIT 1"
@@ -123,8 +122,7 @@ def correlation_digest(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(NamedTuple):
     """Rows of one read, ascending. `stopped_at` is the last seq looked at when the bound came first."""
 
     rows: list[Row]
@@ -184,14 +182,14 @@ def look_up(connection: Connection, names: Names, filters: Mapping[str, str]) ->
 
 def select(
     connection: Connection,
-    session: SessionRow,
+    session: Segment,
     after: int,
     before: int,
     limit: int,
     where: Filter | None,
     scan: int,
 ) -> Rows:
-    """The first `limit` matching rows after `after`, ascending."""
+    """The first `limit` matching rows of a segment after `after`, ascending."""
     if where is None:
         return Rows(fetch(connection, READ_PLAIN, (session.number, after, before, limit)), None)
     scan = where.scan(scan, limit)
@@ -199,7 +197,7 @@ def select(
     if where.facet is None:
         rows = fetch(connection, READ_SCAN, place)
         ended = min(after + scan, before - 1)
-        head = value(connection, SELECT_HEAD, (session.number,)) or session.base
+        head = value(connection, SELECT_HEAD, (session.number,)) or session.after
         stopped = ended if len(rows) < limit and ended < min(head, before - 1) else None
         return Rows(rows, stopped)
     rows = fetch(connection, READ_POSTING, (*place, where.facet, where.name))
@@ -210,14 +208,14 @@ def select(
 
 def select_last(
     connection: Connection,
-    session: SessionRow,
+    session: Segment,
     after: int,
     before: int,
     limit: int,
     where: Filter | None,
     scan: int,
 ) -> Rows:
-    """The last `limit` matching rows before `before`, ascending."""
+    """The last `limit` matching rows of a segment before `before`, ascending."""
     if where is None:
         rows = fetch(connection, TAIL_PLAIN, (session.number, after, before, limit))
         return Rows(rows[::-1], None)
@@ -225,7 +223,7 @@ def select_last(
     place = (session.number, after, before, limit, scan, *where.columns)
     if where.facet is None:
         rows = fetch(connection, TAIL_SCAN, place)[::-1]
-        head = value(connection, SELECT_HEAD, (session.number,)) or session.base
+        head = value(connection, SELECT_HEAD, (session.number,)) or session.after
         ended = min(before - 1, head) - scan + 1
         return Rows(rows, ended if len(rows) < limit and ended > after + 1 else None)
     rows = fetch(connection, TAIL_POSTING, (*place, where.facet, where.name))[::-1]
@@ -237,7 +235,7 @@ def select_last(
 def _posting_end(
     connection: Connection,
     sql: str,
-    session: SessionRow,
+    session: Segment,
     after: int,
     before: int,
     scan: int,

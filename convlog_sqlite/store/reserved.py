@@ -33,7 +33,8 @@ class Hold:
     """Content that must not be erased until the hold is released. `id` is that of the event that placed it.
 
     `scope` is event, session, task, agent or subject, and `name` says which; a subject stands there as its
-    keyed digest. It covers what is there and what is still to come. `at` is RFC 3339.
+    keyed digest. It covers what is there and what is still to come; of a fork, also what it shares with the
+    session that it was forked from. `at` is RFC 3339.
     """
 
     id: str
@@ -47,6 +48,8 @@ class Hold:
         """Whether the event is held."""
         if self.scope == "subject":
             return self.name in candidate.subjects
+        if self.scope == "session":
+            return candidate.is_shown_in(self.name)
         found: str | None = getattr(candidate, "id" if self.scope == "event" else self.scope)
         return found == self.name
 

@@ -35,7 +35,7 @@ def holds(connection: Connection, session: SessionRow, agent: str, role: str) ->
     key = value(connection, SELECT_NAME, (role_key(agent, role),))
     if key is None:
         return False
-    places = line_of(connection, session)
+    places = line_of(session)
     places += [(row[0], LAST_SEQ) for row in fetch(connection, SELECT_SESSION, (STORE_SESSION,))]
     said = (kind for place, upto in places for (kind,) in fetch(connection, SELECT_ROLE, (place, key, upto)))
     return next(said, None) == GRANTED

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from convlog_sqlite.database import Connection
 from convlog_sqlite.instants import id_text
-from convlog_sqlite.store import claims, effects, roles, states
+from convlog_sqlite.store import branches, claims, effects, roles, states
 from convlog_sqlite.store.preparing import Prepared
 from convlog_sqlite.store.sessions import SessionRow
 from convlog_sqlite.vocabulary import ACCEPTANCES, LINKS
@@ -40,6 +40,7 @@ def judge(place: Place, prepared: Prepared, keys: dict[str, Any]) -> dict[str, A
     """Hold a draft to what stands in the log; its envelope keys, completed. Raises Refused."""
     connection, session, kind = place.connection, place.session, keys.get("kind")
     if "effect" in keys:
+        branches.require_own_effect(connection, session, keys)
         keys = judge_effect(place, keys)
     if keys.get("performative") in ACCEPTANCES and "parent_id" in keys:
         roles.require_approver(connection, session, keys)

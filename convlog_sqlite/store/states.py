@@ -16,7 +16,6 @@ from convlog_sqlite.database import Connection, fetch
 from convlog_sqlite.errors import StateConflict
 from convlog_sqlite.instants import id_text
 from convlog_sqlite.store.sessions import SessionRow
-from convlog_sqlite.vocabulary import LAST_SEQ
 
 SELECT_HEADS: Final = """
 SELECT h.pos, v.id, e.agent, h.over FROM state_head AS h CROSS JOIN envelope AS v ON v.pos = h.pos
@@ -27,7 +26,6 @@ SELECT_HISTORY: Final = """
 SELECT e.pos, v.id, e.agent FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
 WHERE e.session = ? AND e.state_key = ? AND e.seq <= ? ORDER BY e.seq"""
 SELECT_SUPERSEDED: Final = "SELECT target FROM link WHERE pos = ? AND type = 3"
-SELECT_FORK: Final = "SELECT parent, base FROM fork WHERE session = ?"
 DELETE_HEADS: Final = "DELETE FROM state_head WHERE session = ? AND key = ?"
 INSERT_HEAD: Final = "INSERT INTO state_head VALUES (?, ?, ?, ?)"
 
@@ -60,18 +58,14 @@ def heads(connection: Connection, session: SessionRow, key: int) -> list[Head]:
     return _inherited(connection, session, key)
 
 
-def line_of(connection: Connection, session: SessionRow) -> list[tuple[int, int]]:
+def line_of(session: SessionRow) -> list[tuple[int, int]]:
     """A session, and what it was forked from, and so on: (session, the last seq that counts)."""
-    line = [(session.number, LAST_SEQ)]
-    while session.base and (forked := fetch(connection, SELECT_FORK, (line[-1][0],))):
-        ((parent, base),) = forked
-        line.append((parent, min(base, line[-1][1])))
-    return line
+    return [(part.number, part.upto) for part in session.line]
 
 
 def _inherited(connection: Connection, session: SessionRow, key: int) -> list[Head]:
     found: list[Head] = []
-    for parent, base in reversed(line_of(connection, session)[1:]):
+    for parent, base in reversed(line_of(session)[1:]):
         for row in fetch(connection, SELECT_HISTORY, (parent, key, base)):
             superseded = [target for (target,) in fetch(connection, SELECT_SUPERSEDED, (row[0],))]
             found = fold(found, Head(*row), superseded)

@@ -23,11 +23,16 @@ from convlog_sqlite.vocabulary import LINKS
 SELECT_NODE: Final = """
 SELECT s.name, v.seq, v.id, v.bytes, p.slot, p.sealed FROM envelope AS v
 CROSS JOIN session AS s ON s.id = v.session LEFT JOIN payload AS p ON p.pos = v.pos WHERE v.pos = ?"""
+# The call of a result stands in the same session, or in one that it was forked from.
 SELECT_REASONS: Final = """
 SELECT 0, e.parent FROM envelope AS v CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq
 WHERE v.pos = ?1 AND e.parent IS NOT NULL
-UNION ALL SELECT -1, c.pos FROM envelope AS v CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq
-CROSS JOIN event AS c ON c.session = e.session AND c.seq = e.answers WHERE v.pos = ?1
+UNION ALL SELECT -1, coalesce(
+    (SELECT c.pos FROM event AS c WHERE c.session = e.session AND c.seq = e.answers),
+    (SELECT w.pos FROM envelope AS w WHERE w.id = CASE WHEN json_valid(CAST(v.bytes AS TEXT))
+     THEN unhex(replace(json_extract(CAST(v.bytes AS TEXT), '$.call_id'), '-', '')) END))
+FROM envelope AS v CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq
+WHERE v.pos = ?1 AND e.answers IS NOT NULL
 UNION ALL SELECT type, target FROM link WHERE pos = ?1"""
 SELECT_OUTCOMES: Final = """
 SELECT * FROM (SELECT 0, pos FROM event WHERE parent = ?1 LIMIT ?2)

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 from convlog_sqlite import canonical, sealing, strictjson
 from convlog_sqlite.database import DATA_VERSION, Connection, fetch, value
 from convlog_sqlite.errors import (
+    EffectElsewhere,
     IdempotencyConflict,
     InvalidEvent,
     PairingError,
@@ -27,11 +28,11 @@ from convlog_sqlite.events import Corrupt, Event, Live
 from convlog_sqlite.instants import Clock, from_microseconds, id_bytes, id_text, new_event_id
 from convlog_sqlite.keystore import Keystore
 from convlog_sqlite.store import blobs, effects, rules
+from convlog_sqlite.store.calls import is_answered
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.preparing import Described, Prepared, describe
 from convlog_sqlite.store.reading import FACETS, SELECT_STORE_HEAD, Opener
 from convlog_sqlite.store.sessions import SessionRow, Sessions, require_there
-from convlog_sqlite.store.states import line_of
 from convlog_sqlite.vocabulary import (
     LINKS,
     TYPES,
@@ -41,6 +42,8 @@ HIGHEST_SLOT: Final = "SELECT coalesce(max(number), -1) FROM slot"
 SELECT_SESSION_HEAD: Final = """
 SELECT e.seq, v.chain FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
 WHERE e.session = ? ORDER BY e.seq DESC LIMIT 1"""
+SELECT_CHAIN: Final = """
+SELECT v.chain FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos WHERE e.session = ? AND e.seq = ?"""
 # An event of a session that was removed has no row in `event`.
 SELECT_REFERENCE: Final = """
 SELECT v.pos, v.session, v.seq, coalesce(e.type, 0), v.bytes FROM envelope AS v
@@ -186,11 +189,16 @@ class Batch:
         self._pos, self._store_chain = context.heads.store or self._store_head()
 
     def _session_head(self) -> tuple[int, bytes]:
+        session = self._session
         # Asked whenever another handle committed: only that can have removed it.
-        require_there(self._connection, self._session.number)
-        rows: list[tuple[int, bytes]] = fetch(self._connection, SELECT_SESSION_HEAD, (self._session.number,))
-        start = canonical.origin(self._context.store_id, self._session.name)
-        return rows[0] if rows else (self._session.base, start)
+        require_there(self._connection, session.number)
+        rows: list[tuple[int, bytes]] = fetch(self._connection, SELECT_SESSION_HEAD, (session.number,))
+        if rows:
+            return rows[0]
+        if session.inherited:
+            parent = session.inherited[0]
+            return session.base, value(self._connection, SELECT_CHAIN, (parent.number, session.base))
+        return session.base, canonical.origin(self._context.store_id, session.name)
 
     def _store_head(self) -> tuple[int, bytes]:
         rows: list[tuple[int, bytes]] = fetch(self._connection, SELECT_STORE_HEAD)
@@ -337,12 +345,11 @@ class Batch:
         call_id = keys["call_id"]
         if call.type != _TOOL_CALL:
             raise PairingError(call_id, "is not a tool_call")
-        if call.session != self._session.number:
+        if not self._shows(call):
             raise PairingError(call_id, "belongs to another session")
-        open_here = self._rows.open_call.pop(call.seq, None)
-        if open_here is None and not fetch(self._connection, DELETE_OPEN, (call.session, call.seq)):
-            raise PairingError(call_id, "has a result already")
         said: dict[str, Any] = strictjson.load(call.envelope)
+        if not self._take_open(call, said):
+            raise PairingError(call_id, "has a result already")
         keys.setdefault("parent_id", call_id)
         for key in _INHERITED:
             if key in said:
@@ -353,12 +360,26 @@ class Batch:
             keys |= {} if move is None else {"effect": move}
         return call.seq
 
+    def _take_open(self, call: _Reference, said: dict[str, Any]) -> bool:
+        """Whether a call waits for its result; if so, it does no longer. Raises EffectElsewhere."""
+        if call.session != self._session.number:  # a fork answers it for its own branch
+            if "effect" in said:
+                raise EffectElsewhere(said["id"], said["session"])
+            self.flush()
+            return not is_answered(self._connection, self._session, call.seq)
+        if self._rows.open_call.pop(call.seq, None) is not None:
+            return True
+        return bool(fetch(self._connection, DELETE_OPEN, (call.session, call.seq)))
+
+    def _shows(self, found: _Reference) -> bool:
+        """Whether an event is one of the session, or of what it was forked from, up to there."""
+        return found.session == self._session.number or any(
+            found.session == part.number and found.seq <= part.upto for part in self._session.inherited
+        )
+
     def _require_here(self, pointer: str, event_id: str) -> _Reference:
         found = self._require(pointer, event_id)
-        if found.session != self._session.number and not any(
-            found.session == session and found.seq <= upto
-            for session, upto in line_of(self._connection, self._session)
-        ):
+        if not self._shows(found):
             raise InvalidEvent(f"/{pointer}", f"{event_id} is an event of another session")
         return found
 
