@@ -95,6 +95,21 @@ def test_expect_writes_only_on_what_it_expects(log):
         session.mutation("state-set", 3, agent="a", state_key="k", expect=first.id)
 
 
+def test_a_strict_write_and_a_claim_can_be_tried_again(log):
+    """With an idempotency key the first event comes back, though it no longer is what it was decided on."""
+    session = log.session("s")
+    for _ in range(2):
+        write = session.mutation(
+            "state-set", 1, agent="a", state_key="k", expect=None, idempotency_key="w", links=None
+        )
+    session.mutation("state-set", 2, agent="a", state_key="k", expect=write)
+    again = session.mutation("state-set", 1, agent="a", state_key="k", expect=None, idempotency_key="w")
+    assert again == write
+    draft = Draft(type="mutation", agent="a", kind="task-claimed", task_id="jwt", idempotency_key="c")
+    session.mutation("task-created", agent="lead", task_id="jwt")
+    assert session.append(draft) == session.append(draft)
+
+
 def test_within_one_append_each_draft_sees_those_before_it(log):
     """A batch that would conflict with itself is refused whole."""
     session = log.session("s")

@@ -397,12 +397,8 @@ class TestWhatStays:
 
     def test_a_fork_of_it(self, log, session, clock):
         """A session that a kept one was forked from stays; both go together."""
+        session.fork("child", agent="a")
         close(session)
-        log.session("child").message("x", agent="a")
-        with log._store.database.write() as connection:
-            connection.execute(
-                "INSERT INTO fork SELECT c.id, p.id, 1 FROM session AS c, session AS p WHERE c.name = 'child' AND p.name = 's'"
-            )
         assert self.due(log, clock) == ({}, {"s": "fork"})
         close(log.session("child"))
         clock.advance(31 * DAY)

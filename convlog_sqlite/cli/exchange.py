@@ -45,6 +45,15 @@ Sessions = Annotated[
     ),
 ]
 
+Forget = Annotated[
+    str | None,
+    typer.Option(
+        "--forget",
+        metavar="DIR",
+        help="Write nothing; let DIR, which was deleted or emptied, be no export any more.",
+    ),
+]
+
 
 def export(
     context: typer.Context,
@@ -62,14 +71,7 @@ def export(
         bool,
         typer.Option("--follow", help="Go on with what is appended, until interrupted.", show_default=False),
     ] = False,
-    forget: Annotated[
-        str | None,
-        typer.Option(
-            "--forget",
-            metavar="DIR",
-            help="Write nothing; let DIR, which was deleted or emptied, be no export any more.",
-        ),
-    ] = None,
+    forget: Forget = None,
     at: AtOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,

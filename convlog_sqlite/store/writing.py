@@ -32,6 +32,7 @@ from convlog_sqlite.store.calls import is_answered
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.preparing import Described, Prepared, describe
 from convlog_sqlite.store.reading import FACETS, SELECT_STORE_HEAD, Opener
+from convlog_sqlite.store.repeating import INHERITED, holds_the_same, says_the_same
 from convlog_sqlite.store.sessions import SessionRow, Sessions, require_there
 from convlog_sqlite.vocabulary import (
     LINKS,
@@ -66,12 +67,6 @@ INSERT_OPEN: Final = "INSERT INTO open_call VALUES (?, ?)"
 _SUBJECT_FACET: Final = 5
 _REMEMBERED_HEADS: Final = 4096
 _TOOL_CALL: Final = TYPES["tool_call"]
-# What a result takes from its call unless it says otherwise.
-_INHERITED: Final = ("tool", "task_id", "thread_id", "correlation_id")
-_SAYS_WHO: Final = {
-    "agent", "role", "model", "parent_id", "correlation_id", "traceparent", "thread_id", "effect"
-}  # fmt: skip
-_STORE_GIVEN: Final = frozenset({"v", "id", "seq", "ts", "session", "tenant"})
 
 
 class Appended(NamedTuple):
@@ -351,7 +346,7 @@ class Batch:
         if not self._take_open(call, said):
             raise PairingError(call_id, "has a result already")
         keys.setdefault("parent_id", call_id)
-        for key in _INHERITED:
+        for key in INHERITED:
             if key in said:
                 keys.setdefault(key, said[key])
         if "effect" in said and keys["status"] == "ok" and "effect" not in keys and not imported:
@@ -435,32 +430,10 @@ class Batch:
         session = Event(row[2], Corrupt()).session  # of an effect it may be another one
         payload, salt = self._context.opener.payload_and_salt(session, row[:5])
         first = Event(row[2], payload)
-        same = _says_the_same(prepared, first.envelope)
+        same = says_the_same(prepared, first.envelope)
         # What is erased or unreadable cannot be compared: the key outlives the content.
         if isinstance(payload, Live):
-            same = same and _holds_the_same(prepared, salt, payload.data, row[5])
+            same = same and holds_the_same(prepared, salt, payload.data, row[5])
             if not same:
                 raise IdempotencyConflict(first.id)
         return first
-
-
-def _says_the_same(prepared: Prepared, recorded: dict[str, Any]) -> bool:
-    """Whether a draft's envelope says what was recorded, but for what the store gave or filled in."""
-    said = {key: item for key, item in prepared.envelope.items() if key not in _STORE_GIVEN}
-    filled_in = {"parent_id", "effect", *_INHERITED} if "call_id" in said else set()
-    if "effect" in said:
-        filled_in |= {"links"}  # the acceptance that an attempt needs
-    if prepared.proposes:  # the same effect, whoever proposes it again: a worker that takes over
-        filled_in |= _SAYS_WHO
-        said = {key: item for key, item in said.items() if key not in _SAYS_WHO}
-    others = set(recorded) - set(said) - filled_in - _STORE_GIVEN
-    return not others and all(recorded.get(key) == item for key, item in said.items())
-
-
-def _holds_the_same(prepared: Prepared, salt: bytes, payload: bytes, commitment: bytes) -> bool:
-    """Whether a draft's content is what was recorded. Blobs are compared through the commitment."""
-    said, recorded = strictjson.load(prepared.payload), strictjson.load(payload)
-    for mine, theirs in zip(said.get("attachments", ()), recorded.get("attachments", ()), strict=False):
-        mine["blob"] = theirs["blob"]  # random at each append
-    digests = [blob.digest for blob in prepared.blobs]
-    return strictjson.same(said, recorded) and canonical.commitment(salt, payload, digests) == commitment
