@@ -33,6 +33,7 @@ from convlog_sqlite.errors import (
     PayloadUnreadable,
     Refused,
     SchemaTooNew,
+    ScrubFailed,
     StoreBusy,
     StoreClosed,
     StoreCorrupt,
@@ -41,6 +42,7 @@ from convlog_sqlite.errors import (
     StoreIOError,
     StoreReadOnly,
     StoreReplaced,
+    SubjectFenced,
     UnderHold,
     UnknownReference,
     UnsupportedFilesystem,
@@ -53,7 +55,9 @@ from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.redaction import Redaction
 from convlog_sqlite.retention import RetentionPolicy
+from convlog_sqlite.scrubbing import Scrubber
 from convlog_sqlite.session import EventKeys, Filters, Session
+from convlog_sqlite.store.fences import Fence
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reserved import Hold
 from convlog_sqlite.strictjson import parse as parse_json
@@ -79,6 +83,7 @@ __all__ = [
     "Event",
     "EventKeys",
     "EventTooLarge",
+    "Fence",
     "Filters",
     "Finding",
     "ForeignDraft",
@@ -107,6 +112,8 @@ __all__ = [
     "Refused",
     "RetentionPolicy",
     "SchemaTooNew",
+    "ScrubFailed",
+    "Scrubber",
     "Session",
     "SessionSummary",
     "StoreBusy",
@@ -117,6 +124,7 @@ __all__ = [
     "StoreIOError",
     "StoreReadOnly",
     "StoreReplaced",
+    "SubjectFenced",
     "UnderHold",
     "UnknownReference",
     "UnsupportedFilesystem",

@@ -28,6 +28,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
+from convlog_sqlite.aio_labelling import AsyncLabelling
 from convlog_sqlite.drafts import Draft, check_session_id
 from convlog_sqlite.errors import StoreClosed
 from convlog_sqlite.events import Event
@@ -35,6 +36,7 @@ from convlog_sqlite.findings import Finding
 from convlog_sqlite.follow import Waiter
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.redaction import Redaction
+from convlog_sqlite.scrubbing import Scrubber
 from convlog_sqlite.session import DEFAULT_LIMIT, Filters, Session, Verbs
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reading import SCAN
@@ -273,7 +275,7 @@ def _close(pages: Generator[Page, None, None], close: Callable[[], None]) -> Non
     close()  # one that was never started does not close its waiter
 
 
-class AsyncConversationLog:
+class AsyncConversationLog(AsyncLabelling):
     """The twin of ConversationLog. Opened by `async with`; several tasks and loops may use it."""
 
     def __init__(self, opened: Callable[[], ConversationLog]) -> None:
@@ -292,18 +294,19 @@ class AsyncConversationLog:
         durability: str = "full",
         read_only: bool = False,
         keys: str | Path | None = None,
+        scrub: bool | Scrubber = False,
     ) -> Self:
         """See `ConversationLog.open`; the store is opened by `async with`."""
         return cls(
             lambda: ConversationLog.open(
-                path, create=create, durability=durability, read_only=read_only, keys=keys
+                path, create=create, durability=durability, read_only=read_only, keys=keys, scrub=scrub
             )
         )
 
     @classmethod
-    def ephemeral(cls) -> Self:
+    def ephemeral(cls, *, scrub: bool | Scrubber = False) -> Self:
         """See `ConversationLog.ephemeral`."""
-        return cls(ConversationLog.ephemeral)
+        return cls(lambda: ConversationLog.ephemeral(scrub=scrub))
 
     @property
     def sync(self) -> ConversationLog:
@@ -379,6 +382,7 @@ class AsyncConversationLog:
         by: str,
         dry_run: bool = False,
         override_hold: str | Sequence[str] = (),
+        fence: bool = False,
     ) -> Redaction:
         """See `ConversationLog.redact`. Once begun, it goes on to its end though the caller is cancelled."""
         return await self.run(
@@ -392,6 +396,7 @@ class AsyncConversationLog:
                 by=by,
                 dry_run=dry_run,
                 override_hold=override_hold,
+                fence=fence,
             )
         )
 

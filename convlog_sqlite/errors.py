@@ -22,6 +22,8 @@
     │  ├─ IdempotencyConflict  the key was used for other content
     │  ├─ PairingError         the tool call cannot take this result
     │  ├─ UnderHold            a hold forbids to erase it
+    │  ├─ SubjectFenced        a fence forbids content about this person
+    │  ├─ ScrubFailed          the caller's scrubbing function failed
     │  └─ MirrorBusy           another exporter keeps these files
     ├─ PayloadUnreadable       the event is known, its content is not
     │  ├─ PayloadErased        by a redaction: normal
@@ -227,6 +229,24 @@ class UnderHold(Refused):
         self.holds, self.count = tuple(holds), count
         events = "1 event is" if count == 1 else f"{count} events are"
         super().__init__(f"{events} under hold {', '.join(self.holds)}; release or override it to erase them")
+
+
+class SubjectFenced(Refused):
+    """The draft names a person about whom nothing more is to be recorded. `subject` is the keyed digest of the
+    name, `pointer` the place in the draft, `fence` the id of the event that placed the fence.
+    """
+
+    def __init__(self, pointer: str, subject: str, fence: str) -> None:
+        self.pointer, self.subject, self.fence = pointer, subject, fence
+        super().__init__(f"{pointer}: fence {fence} forbids content about this person")
+
+
+class ScrubFailed(Refused):
+    """The caller's scrubbing function failed at `pointer`. `cause` says how, and never what it was given."""
+
+    def __init__(self, pointer: str, cause: str) -> None:
+        self.pointer, self.cause = pointer, cause
+        super().__init__(f"{pointer or '/'}: the scrubbing function failed: {cause}")
 
 
 class MirrorBusy(Refused):

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from convlog_sqlite.database import BUSY_SECONDS, Database
-from convlog_sqlite.drafts import check_name
-from convlog_sqlite.errors import ConvlogError, InvalidEvent, StoreBusy, StoreError
+from convlog_sqlite.drafts import Draft, check_name
+from convlog_sqlite.errors import ConvlogError, InvalidEvent, NotAStore, StoreBusy, StoreError
 from convlog_sqlite.events import Erased
 from convlog_sqlite.instants import Clock, id_text
 from convlog_sqlite.locks import FileLock
@@ -25,8 +25,9 @@ from convlog_sqlite.retention import Rules
 from convlog_sqlite.store import copies, opening
 from convlog_sqlite.store.erasing import Eraser, Intent, Scope, has_intents, newest_slots
 from convlog_sqlite.store.expiring import Due, Expiry
-from convlog_sqlite.store.preparing import subject_digest
-from convlog_sqlite.vocabulary import REASONS
+from convlog_sqlite.store.fences import FENCE_KEY
+from convlog_sqlite.store.preparing import Prepared, prepare, subject_digest
+from convlog_sqlite.vocabulary import FENCE_KIND, REASONS
 
 LOCK: Final = "log.erase"
 SCOPES: Final = ("event", "session", "task", "agent", "subject")
@@ -85,10 +86,18 @@ class Redactor:
         self._store, self._clock, self._mirrors = store, clock, mirrors
 
     def redact(
-        self, scope: Scope, *, reason: str, by: str, dry_run: bool, override: Sequence[str] = ()
+        self,
+        scope: Scope,
+        *,
+        reason: str,
+        by: str,
+        dry_run: bool,
+        override: Sequence[str] = (),
+        fence: bool = False,
     ) -> Redaction:
         """Erase what is in `scope`. See `ConversationLog.redact`."""
         check(scope, reason, by)
+        fencing = self._fence(scope, by) if fence else None
         scope = self._keyed(scope)
         if dry_run:
             decision = self._eraser(self._store.database).look(scope, override)
@@ -96,7 +105,7 @@ class Redactor:
             return Redaction(decision.matched, erased, decision.already, decision.protected, dry_run=True)
         with _Alone(self._store) as database:
             eraser = self._eraser(database)
-            decision, intents = eraser.intend(scope, by, reason, override)
+            decision, intents = eraser.intend(scope, by, reason, override, fencing)
             found = Redaction(decision.matched, 0, decision.already, decision.protected)
             self._finish(eraser, intents, found)
             found.erased = sum(map(len, decision.positions.values()))
@@ -177,11 +186,24 @@ class Redactor:
             mirror.close()
         return None
 
+    def _fence(self, scope: Scope, by: str) -> Prepared:
+        if scope.kind != "subject":
+            raise InvalidEvent("/fence", "goes with a subject")
+        if self._store.directory is None:
+            raise NotAStore(":memory:", "an ephemeral log keeps no fences")
+        return fence_event(FENCE_KIND, scope.names[0], by, self._store.keystore.pepper)
+
     def _keyed(self, scope: Scope) -> Scope:
         if scope.kind != "subject":
             return scope
         pepper = self._store.keystore.pepper
         return Scope("subject", tuple(subject_digest(pepper, name) for name in scope.names))
+
+
+def fence_event(kind: str, name: str, by: str, pepper: bytes) -> Prepared:
+    """The event that fences a person, or lifts the fence. It holds no content. Raises InvalidEvent."""
+    state_key = FENCE_KEY.format(subject=subject_digest(pepper, name))
+    return prepare(Draft(type="mutation", agent=by, kind=kind, subjects=[name], state_key=state_key), pepper)
 
 
 def check(scope: Scope, reason: str, by: str) -> None:

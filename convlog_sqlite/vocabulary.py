@@ -41,6 +41,9 @@ REASONS: Final = {
 }
 REASON_NAMES: Final = {code: name for name, code in REASONS.items()}
 REDACTION_KIND: Final = "redaction"
+LABEL_KIND: Final = "event-labelled"
+FENCE_KIND: Final = "subject-fenced"
+LIFTED_KIND: Final = "fence-lifted"
 
 # What each kind of mutation that convlog itself writes or folds means. Any other kebab-case kind is
 # allowed and kept. `tilldone-*` and `effect-*` are families.
@@ -69,6 +72,7 @@ KINDS: Final = {
     "context-compacted": "a harness replaced older context by a summary",
     "effect-*": "a step of an effect in the outside world",
     "redaction": "content was erased",
+    "event-labelled": "an event is about more people, or more sensitive, than it says",
     "memory-promoted": "a claim became memory",
     "memory-retracted": "a claim left memory",
     "view-defined": "a view has a new definition",
@@ -76,6 +80,8 @@ KINDS: Final = {
     "policy-removed": "a retention policy ended",
     "hold-placed": "content must not be erased",
     "hold-released": "a hold ended",
+    "subject-fenced": "nothing more is to be recorded about a person",
+    "fence-lifted": "a fence ended",
     "keys-rotated": "the key-encryption key changed",
 }
 

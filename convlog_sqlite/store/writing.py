@@ -10,25 +10,29 @@ Owns the tables `envelope`, `event`, `posting`, `link`, `slot`, `payload`, `idem
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from convlog_sqlite import canonical, sealing, strictjson
 from convlog_sqlite.database import DATA_VERSION, Connection, fetch, value
-from convlog_sqlite.errors import IdempotencyConflict, PairingError, StoreCorrupt, UnknownReference
+from convlog_sqlite.errors import (
+    IdempotencyConflict,
+    InvalidEvent,
+    PairingError,
+    StoreCorrupt,
+    UnknownReference,
+)
 from convlog_sqlite.events import Event, Live
 from convlog_sqlite.instants import Clock, from_microseconds, id_bytes, id_text, new_event_id
 from convlog_sqlite.keystore import Keystore
-from convlog_sqlite.store import blobs
+from convlog_sqlite.store import blobs, fences
+from convlog_sqlite.store.labels import INSERT_LABEL
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.preparing import Described, Prepared, describe
 from convlog_sqlite.store.reading import FACETS, SELECT_STORE_HEAD, Opener
 from convlog_sqlite.store.sessions import SessionRow, Sessions
-from convlog_sqlite.vocabulary import (
-    LINKS,
-    TYPES,
-)
+from convlog_sqlite.vocabulary import LABEL_KIND, LINKS, STORE_SESSION, TYPES
 
 HIGHEST_SLOT: Final = "SELECT coalesce(max(number), -1) FROM slot"
 SELECT_SESSION_HEAD: Final = """
@@ -84,6 +88,7 @@ class _Rows:
     envelope: list[tuple[Any, ...]] = field(default_factory=list)
     event: list[tuple[Any, ...]] = field(default_factory=list)
     posting: list[tuple[int, int, int, int]] = field(default_factory=list)
+    label: list[tuple[int, int, int, int]] = field(default_factory=list)
     link: list[tuple[int, int, int]] = field(default_factory=list)
     slot: list[tuple[int, int, int]] = field(default_factory=list)
     payload: list[tuple[int, int, bytes]] = field(default_factory=list)
@@ -95,6 +100,7 @@ class _Rows:
             (INSERT_ENVELOPE, self.envelope),
             (INSERT_EVENT, self.event),
             (INSERT_POSTING, self.posting),
+            (INSERT_LABEL, self.label),
             (INSERT_LINK, self.link),
             (INSERT_SLOT, self.slot),
             (INSERT_PAYLOAD, self.payload),
@@ -178,6 +184,11 @@ class Batch:
         if first is not None:
             return Appended(first, new=False)
         described, parent, answered = prepared.described, None, None
+        is_label = prepared.envelope.get("kind") == LABEL_KIND
+        labelled = self._labelled(prepared) if is_label else ()
+        # A label without content may be what it takes to find and erase the rest.
+        if described.subjects and not (is_label and prepared.payload == b"{}"):
+            self._check_fences(described.subjects)
         if described.refers:
             described, parent, answered = self._resolve(prepared)
         nanoseconds = self._context.clock()
@@ -189,6 +200,9 @@ class Batch:
         )
         self._seal(prepared, event_id, envelope)
         self._index(prepared.type, described, parent, answered, microseconds)
+        for target in labelled:
+            where = self._session.number, _SUBJECT_FACET
+            self._rows.label.extend((*where, self._intern(text), target.seq) for text in described.subjects)
         if digest is not None:
             self._rows.idempotency.append((digest, self._pos))
             self._recorded[digest] = self._pos
@@ -286,6 +300,21 @@ class Batch:
                 found = self._require(f"links/{link_type}", target)
                 self._rows.link.append((self._pos + 1, number, found.pos))
         return described, parent, answered
+
+    def _labelled(self, prepared: Prepared) -> Sequence[_Reference]:
+        """The events that a label is about."""
+        found = []
+        for number, target in enumerate(prepared.envelope.get("links", {}).get("evidence", ())):
+            found.append(self._require("links/evidence", target))
+            if found[-1].session != self._session.number:
+                raise InvalidEvent(f"/links/evidence/{number}", "a label stands in the session of its events")
+        if not found:
+            raise InvalidEvent("/links/evidence", "a label names the events that it is about")
+        return found
+
+    def _check_fences(self, subjects: Sequence[str]) -> None:
+        if self._session.name != STORE_SESSION:
+            fences.check(self._connection, subjects)
 
     def _pair(self, keys: dict[str, Any], call: _Reference) -> int:
         call_id = keys["call_id"]
