@@ -11,10 +11,10 @@ names them): they are only ever added.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 # What stands in for a secret in documentation and in code that reads the real one from elsewhere.
 _STAND_INS: Final = frozenset(
@@ -216,7 +216,7 @@ NAMED: Final = (
     _pattern(
         "connection-string",
         "://",
-        r"://[^\s/:@\"'<>`\\]{0,128}:(?P<secret>[^\s/\"'<>`\\${}()\[\]]{3,256})@[A-Za-z0-9\[]",
+        r"://[^\s/:@\"'<>`\\]{0,128}:(?P<secret>[^\s/\"'<>`\\${}()\[\]]{3,256})@(?!example\.)[A-Za-z0-9\[]",
         _is_password,
     ),
     _pattern(
@@ -266,6 +266,33 @@ def candidates(text: str) -> list[Pattern]:
     folded = text.lower()
     if ("@" in text and "://" in text) or any(word in folded for word in _WORDS):
         found += [pattern for pattern in NAMED if any(literal in text for literal in pattern.literals)]
+    return found
+
+
+# A private key in a list of lines, as notebooks and diffs hold texts. Diffs put a mark in front of each.
+_KEY_BEGINS: Final = re.compile(
+    r"-----BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----[\s\\nr]{0,8}\Z", re.ASCII
+)
+_KEY_LINE: Final = re.compile(
+    r"[\s+>|-]{0,8}(?:[A-Za-z0-9+/=]{1,128}|[A-Za-z-]{1,32}: [^\n]{1,200})?[\s\\nr]{0,8}", re.ASCII
+)
+_KEY_ENDS: Final = "-----END "
+
+
+def key_lines(lines: Sequence[Any]) -> list[int]:
+    """The numbers of the lines that hold a private key which goes over several of them, from its BEGIN to its END."""
+    found: list[int] = []
+    inside = False
+    for number, line in enumerate(lines):
+        if type(line) is not str:
+            inside = False
+        elif inside:
+            inside = bool(_KEY_LINE.fullmatch(line))
+            if inside or _KEY_ENDS in line:
+                found.append(number)
+        elif _KEY_BEGINS.search(line):
+            inside = True
+            found.append(number)
     return found
 
 

@@ -30,6 +30,7 @@ from convlog_sqlite.patterns import (
     is_secret_key,
     is_secret_pair,
     is_secret_value,
+    key_lines,
     names_a_secret,
 )
 from convlog_sqlite.vocabulary import MAX_NESTING
@@ -38,6 +39,7 @@ PLACEHOLDER: Final = "[secret:{}]"
 ENVIRONMENT: Final = "environment"
 REGISTERED: Final = "registered"
 FUNCTION: Final = "function"
+KEY_KIND: Final = "private-key"
 
 _CONTENT: Final = ("body", "args", "result", "value", "usage", "meta")
 _NAMES: Final = ("agent", "role", "thread_id", "task_id", "correlation_id", "content_type", "tool", "kind")
@@ -197,10 +199,21 @@ class _Run:
         if depth > MAX_NESTING:
             return value  # it will be refused
         if kind is list or kind is tuple:
-            items = [self.value(item, pointer, depth + 1) for item in value]
+            items = self._without_key([self.value(item, pointer, depth + 1) for item in value])
             same = all(new is old for new, old in zip(items, value, strict=True))
             return value if same else kind(items)
         return self._object(value, pointer, depth) if isinstance(value, Mapping) else value
+
+    def _without_key(self, items: list[Any]) -> list[Any]:
+        """A list of lines without the private keys that go over several of them."""
+        if not any(pattern.kind == KEY_KIND for pattern in self._patterns):
+            return items
+        numbers = key_lines(items)
+        if len(numbers) > 1:
+            self.found[KEY_KIND] += sum(number - 1 not in numbers for number in numbers)
+            for number in numbers:
+                items[number] = PLACEHOLDER.format(KEY_KIND)
+        return items
 
     def _object(self, value: Mapping[Any, Any], pointer: str, depth: int) -> Any:
         cleaned: dict[Any, Any] = {}

@@ -50,6 +50,14 @@ def redact(
             "--override-hold", metavar="ID", help="Erase although this hold forbids it. Repeatable."
         ),
     ] = None,
+    fence: Annotated[
+        bool,
+        typer.Option(
+            "--fence",
+            help="With --subject: refuse events about this person from now on; `convlog fence lift` ends it.",
+            show_default=False,
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be erased, erase nothing.", show_default=False)
     ] = False,
@@ -67,6 +75,8 @@ def redact(
     scope: dict[str, Any] = {name: wanted for name, wanted in wide.items() if wanted is not None}
     if event:
         scope["events"] = event
+    if fence and subject is None:
+        raise usage_error("goes with --subject", "--fence")
     if not scope:
         if reason is not None or override:
             raise usage_error(
@@ -78,7 +88,7 @@ def redact(
         raise usage_error("one scope at a time", " / ".join(f"--{name}" for name in ("event", *_WIDE)))
     if reason is None:
         raise usage_error("is needed to erase something named", "--reason")
-    wanted = scope | {"reason": reason, "by": by, "override_hold": override or ()}
+    wanted = scope | {"reason": reason, "by": by, "override_hold": override or (), "fence": fence}
     _erase(context, wanted, dry_run=dry_run, yes=yes, store=store, as_json=as_json)
 
 
@@ -100,7 +110,7 @@ def _erase(
             wanted["events"] = _ids(log, wanted["events"])
         if dry_run:
             found = log.redact(**wanted, dry_run=True)
-        elif is_asked and not _agreed(log.redact(**wanted, dry_run=True)):
+        elif is_asked and not _agreed(log.redact(**wanted, dry_run=True), fence=wanted["fence"]):
             fail(REFUSED, "nothing was erased")
         else:
             found = log.redact(**wanted)
@@ -115,10 +125,12 @@ def _ids(log: ConversationLog, given: Sequence[str]) -> list[str]:
     return [log.event(word.lower()).id for word in named]
 
 
-def _agreed(plan: Redaction) -> bool:
+def _agreed(plan: Redaction, *, fence: bool) -> bool:
     for line in _sentences(plan):
         complain(line)
-    return bool(plan.erased) and typer.confirm("Erase for good?", err=True)
+    if fence:
+        complain("events about this person will be refused from then on")
+    return bool(plan.erased or fence) and typer.confirm("Erase for good?", err=True)
 
 
 def _sentences(found: Redaction) -> list[str]:
