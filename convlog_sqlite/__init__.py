@@ -17,6 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from convlog_sqlite.drafts import ABSENT, Attachment, Draft, ForeignDraft, check_session_id
 from convlog_sqlite.errors import (
     ConvlogError,
+    EffectClaimed,
+    EffectCommitted,
+    EffectInDoubt,
+    EffectTransitionError,
     EventTooLarge,
     ForkedHandle,
     IdempotencyConflict,
@@ -24,7 +28,9 @@ from convlog_sqlite.errors import (
     InvalidEvent,
     KeystoreUnusable,
     MirrorBusy,
+    NoReply,
     NotAStore,
+    NotAuthorized,
     PairingError,
     PayloadCorrupt,
     PayloadErased,
@@ -34,6 +40,7 @@ from convlog_sqlite.errors import (
     Refused,
     SchemaTooNew,
     ScrubFailed,
+    StateConflict,
     StoreBusy,
     StoreClosed,
     StoreCorrupt,
@@ -54,12 +61,14 @@ from convlog_sqlite.importing import HARNESSES, ImportReport, import_transcripts
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.redaction import Redaction
+from convlog_sqlite.residue import Residue
 from convlog_sqlite.retention import RetentionPolicy
 from convlog_sqlite.scrubbing import Scrubber
 from convlog_sqlite.session import EventKeys, Filters, Session
 from convlog_sqlite.store.fences import Fence
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reserved import Hold
+from convlog_sqlite.store.tracing import Edge, Trace
 from convlog_sqlite.strictjson import parse as parse_json
 
 if TYPE_CHECKING:
@@ -79,6 +88,11 @@ __all__ = [
     "ConvlogError",
     "Corrupt",
     "Draft",
+    "Edge",
+    "EffectClaimed",
+    "EffectCommitted",
+    "EffectInDoubt",
+    "EffectTransitionError",
     "Erased",
     "Event",
     "EventKeys",
@@ -99,7 +113,9 @@ __all__ = [
     "Lost",
     "Mirror",
     "MirrorBusy",
+    "NoReply",
     "NotAStore",
+    "NotAuthorized",
     "Page",
     "PairingError",
     "Payload",
@@ -110,12 +126,14 @@ __all__ = [
     "PayloadUnreadable",
     "Redaction",
     "Refused",
+    "Residue",
     "RetentionPolicy",
     "SchemaTooNew",
     "ScrubFailed",
     "Scrubber",
     "Session",
     "SessionSummary",
+    "StateConflict",
     "StoreBusy",
     "StoreClosed",
     "StoreCorrupt",
@@ -125,6 +143,7 @@ __all__ = [
     "StoreReadOnly",
     "StoreReplaced",
     "SubjectFenced",
+    "Trace",
     "UnderHold",
     "UnknownReference",
     "UnsupportedFilesystem",

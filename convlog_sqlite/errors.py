@@ -21,6 +21,12 @@
     │  ├─ UnknownReference     names an event, session or blob that does not exist
     │  ├─ IdempotencyConflict  the key was used for other content
     │  ├─ PairingError         the tool call cannot take this result
+    │  ├─ StateConflict        what it was decided on no longer stands
+    │  ├─ NotAuthorized        no valid approval, or not this agent's to give
+    │  ├─ EffectTransitionError  an effect does not go from that state to this one
+    │  ├─ EffectClaimed        another worker holds the effect
+    │  ├─ EffectCommitted      the effect took place; here is its result
+    │  ├─ EffectInDoubt        the effect may have taken place
     │  ├─ UnderHold            a hold forbids to erase it
     │  ├─ SubjectFenced        a fence forbids content about this person
     │  ├─ ScrubFailed          the caller's scrubbing function failed
@@ -30,6 +36,7 @@
     │  ├─ PayloadLocked        the key-encryption key is not here
     │  ├─ PayloadLost          the data key is gone without a redaction
     │  └─ PayloadCorrupt       the sealed bytes do not open
+    ├─ NoReply                 nobody answered in the time given
     └─ ImportFailed            a foreign transcript could not be read
 
 Errors are told apart by class and attributes, never by text. `str(error)` is one line.
@@ -222,6 +229,62 @@ class PairingError(Refused):
         super().__init__(f"/call_id: {call_id} {rule}")
 
 
+class StateConflict(Refused):
+    """`state_key` does not stand as the caller expected. `heads` are the ids of the mutations that stand there.
+
+    For a task that another agent holds, `holder` is that agent.
+    """
+
+    def __init__(self, state_key: str, heads: Sequence[str], *, holder: str | None = None) -> None:
+        self.state_key, self.heads, self.holder = state_key, tuple(heads), holder
+        found = ", ".join(self.heads) or "nothing"
+        held = "" if holder is None else f"; {holder} holds it"
+        super().__init__(f"/state_key: {state_key} stands at {found}, which was not expected{held}")
+
+
+class NotAuthorized(Refused):
+    """`agent` may not do it. `rule` says what would be needed."""
+
+    def __init__(self, agent: str, rule: str) -> None:
+        self.agent, self.rule = agent, rule
+        super().__init__(f"{agent} is not authorized: {rule}")
+
+
+class EffectTransitionError(Refused):
+    """Effect `effect` is `found` and cannot become `wanted`."""
+
+    def __init__(self, effect: str, found: str, wanted: str) -> None:
+        self.effect, self.found, self.wanted = effect, found, wanted
+        super().__init__(f"/effect: {effect} is {found} and cannot become {wanted}")
+
+
+class EffectClaimed(Refused):
+    """`worker` attempts effect `effect`, until `until` (RFC 3339); `fence` is the seq of its claim."""
+
+    def __init__(self, effect: str, worker: str, until: str, fence: int) -> None:
+        self.effect, self.worker, self.until, self.fence = effect, worker, until, fence
+        super().__init__(f"/effect: {effect} is held by {worker} until {until}")
+
+
+class EffectCommitted(Refused):
+    """Effect `effect` took place already: the event `committed` says so and holds its result."""
+
+    def __init__(self, effect: str, committed: str) -> None:
+        self.effect, self.committed = effect, committed
+        super().__init__(f"/effect: {effect} took place already, see {committed}")
+
+
+class EffectInDoubt(Refused):
+    """Effect `effect` was attempted by `worker` (event `attempted`), and nothing says whether it took place.
+
+    It is never attempted again before that is settled: see `Session.recover`.
+    """
+
+    def __init__(self, effect: str, worker: str, attempted: str) -> None:
+        self.effect, self.worker, self.attempted = effect, worker, attempted
+        super().__init__(f"/effect: {effect} was attempted by {worker} and may have taken place")
+
+
 class UnderHold(Refused):
     """`count` of the events are under the holds `holds` (their ids), so none of them was erased."""
 
@@ -293,6 +356,14 @@ class PayloadCorrupt(PayloadUnreadable):
     """The sealed bytes do not open with their key, or do not match the envelope."""
 
     reason = "corrupt"
+
+
+class NoReply(ConvlogError):
+    """Nobody answered event `request` within `seconds`. It stands in the log and may be answered yet."""
+
+    def __init__(self, request: str, seconds: float) -> None:
+        self.request, self.seconds = request, seconds
+        super().__init__(f"{request}: no reply within {seconds:g} s; it may be answered yet")
 
 
 class ImportFailed(ConvlogError):

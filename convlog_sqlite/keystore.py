@@ -256,6 +256,11 @@ class Keystore:
         return cls(MemoryFile(Header.new(store_id).to_bytes()), ":memory:", store_id)
 
     @property
+    def path(self) -> str:
+        """The file, or `:memory:`."""
+        return self._path
+
+    @property
     def locked(self) -> bool:
         """True when the master key is wrapped by a key-encryption key that is not here."""
         return self._master is None

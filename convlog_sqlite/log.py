@@ -43,6 +43,7 @@ from convlog_sqlite.store import copies, opening
 from convlog_sqlite.store.committing import Request
 from convlog_sqlite.store.erasing import Scope
 from convlog_sqlite.store.reader import Reader, SessionSummary
+from convlog_sqlite.tracing import Tracing
 from convlog_sqlite.vocabulary import STORE_SESSION
 
 
@@ -60,7 +61,7 @@ class Anchor:
         return asdict(self)
 
 
-class ConversationLog(Keeping, Labelling, Accepting):
+class ConversationLog(Keeping, Labelling, Tracing, Accepting):
     """An open store. Safe to use from several threads; open it anew after fork().
 
     `path` is the store's directory, None for an ephemeral log. `created` says whether this call made it.
@@ -244,6 +245,7 @@ class ConversationLog(Keeping, Labelling, Accepting):
         dry_run: bool = False,
         override_hold: str | Sequence[str] = (),
         fence: bool = False,
+        verify: bool = False,
     ) -> Redaction:
         """Erase the content of events, and leave the record that they existed, which still verifies.
 
@@ -251,8 +253,9 @@ class ConversationLog(Keeping, Labelling, Accepting):
         this returns, no read in any process gives the content, and no file that the store knows of holds it
         or its key, but for those in `unreachable`. `reason` is one of the closed list, `by` the agent that
         answers for it. A dry run changes nothing. Where a hold covers one of the events, none is erased,
-        unless `override_hold` names it: that is recorded in the redaction. With `fence`, which goes with a subject,
-        appends that name that person are refused from then on, in every process, until `lift_fence`.
+        unless `override_hold` names it: that is recorded in the redaction. With `verify`, every file is searched
+        afterwards, by another process, for the content and keys of the first 1,000 of them: see `residue`. With `fence`, which goes
+        with a subject, appends that name that person are refused from then on, in every process, until `lift_fence`.
 
         Raises UnknownReference for an id, session or hold that does not exist, UnderHold, InvalidEvent,
         StoreError.
@@ -266,7 +269,7 @@ class ConversationLog(Keeping, Labelling, Accepting):
         self._check_scope(scope)
         override = (override_hold,) if isinstance(override_hold, str) else tuple(override_hold)
         found = self._redactor().redact(
-            scope, reason=reason, by=by, dry_run=dry_run, override=override, fence=fence
+            scope, reason=reason, by=by, dry_run=dry_run, override=override, verify=verify, fence=fence
         )
         if fence and not dry_run and self._mirror is not None and self._mirror.enabled:
             self._mirror.after_append(STORE_SESSION)

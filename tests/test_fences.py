@@ -234,9 +234,7 @@ class TestCommand:
         """label, redact --fence, the refusal with status 3, fence list, fence lift: as a person would do it."""
         event = log.session("build").message("content", agent="worker")
         who = ("--subject", "Ann Lee")
-        labelled = self.run(
-            store_path, "label", event.id[:13], *who, "--sensitivity", "restricted", "--by", "ops"
-        )
+        labelled = self.run(store_path, "label", event.id, *who, "--sensitivity", "restricted", "--by", "ops")
         assert json.loads(labelled.stdout)["links"] == {"evidence": [event.id]}
         redact = ("redact", *who, "--reason", "subject_request", "--by", "ops")
         assert self.run(store_path, *redact, "--fence").returncode == 3, "nobody can be asked"

@@ -55,9 +55,9 @@ def standing_on(connection: Connection, subject: str) -> str | None:
     return id_text(rows[0][0]) if rows and rows[0][1] == FENCE_KIND else None
 
 
-def check(connection: Connection, subjects: Sequence[str]) -> None:
-    """Raises SubjectFenced when one of the people, by digest, is fenced."""
-    for number, subject in enumerate(subjects):
+def check(connection: Connection, session: str, subjects: Sequence[str]) -> None:
+    """Raises SubjectFenced when one of the people, by digest, is fenced. What the store says of them passes."""
+    for number, subject in enumerate(subjects if session != STORE_SESSION else ()):
         fence = standing_on(connection, subject)
         if fence is not None:
             raise SubjectFenced(f"/subjects/{number}", subject, fence)

@@ -8,7 +8,11 @@ sensitivity says `internal`, as every event does.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from convlog_sqlite.errors import InvalidEvent
+from convlog_sqlite.store.preparing import Prepared
 
 INSERT_LABEL: Final = "INSERT OR IGNORE INTO posting VALUES (?, ?, ?, ?)"
 
@@ -33,3 +37,26 @@ CROSS JOIN json_each(CASE WHEN json_valid(CAST(v.bytes AS TEXT)) THEN CAST(v.byt
 WHERE e.kind = (SELECT id FROM name WHERE text = 'event-labelled')
 AND NOT EXISTS (SELECT 1 FROM posting AS p WHERE p.session = t.session AND p.facet = 5 AND p.seq = t.seq
                 AND p.name = (SELECT id FROM name WHERE text = j.value))"""
+
+
+class Standing(Protocol):
+    """An event that a label names: the number of its session, and its seq."""
+
+    @property
+    def session(self) -> int: ...
+
+    @property
+    def seq(self) -> int: ...
+
+
+def targets(prepared: Prepared, session: int, find: Callable[[str, str], Standing]) -> list[int]:
+    """The seqs of the events that a label is about. Raises InvalidEvent, and what `find` raises."""
+    found = []
+    for number, event_id in enumerate(prepared.envelope.get("links", {}).get("evidence", ())):
+        target = find("links/evidence", event_id)
+        if target.session != session:
+            raise InvalidEvent(f"/links/evidence/{number}", "a label stands in the session of its events")
+        found.append(target.seq)
+    if not found:
+        raise InvalidEvent("/links/evidence", "a label names the events that it is about")
+    return found

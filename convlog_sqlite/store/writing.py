@@ -26,13 +26,13 @@ from convlog_sqlite.errors import (
 from convlog_sqlite.events import Event, Live
 from convlog_sqlite.instants import Clock, from_microseconds, id_bytes, id_text, new_event_id
 from convlog_sqlite.keystore import Keystore
-from convlog_sqlite.store import blobs, fences
-from convlog_sqlite.store.labels import INSERT_LABEL
+from convlog_sqlite.store import blobs, fences, labels, rules
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.preparing import Described, Prepared, describe
 from convlog_sqlite.store.reading import FACETS, SELECT_STORE_HEAD, Opener
 from convlog_sqlite.store.sessions import SessionRow, Sessions
-from convlog_sqlite.vocabulary import LABEL_KIND, LINKS, STORE_SESSION, TYPES
+from convlog_sqlite.store.states import line_of
+from convlog_sqlite.vocabulary import LABEL_KIND, LINKS, TYPES
 
 HIGHEST_SLOT: Final = "SELECT coalesce(max(number), -1) FROM slot"
 SELECT_SESSION_HEAD: Final = """
@@ -81,6 +81,17 @@ class _Reference(NamedTuple):
     envelope: bytes
 
 
+class _Resolved(NamedTuple):
+    """What an envelope refers to: pos of the parent, seq of the call it answers, positions it supersedes."""
+
+    parent: int | None
+    answered: int | None
+    superseded: Sequence[int]
+
+
+_NOTHING_RESOLVED: Final = _Resolved(None, None, ())
+
+
 @dataclass(slots=True)
 class _Rows:
     """The rows of one transaction, inserted together at its end."""
@@ -100,7 +111,7 @@ class _Rows:
             (INSERT_ENVELOPE, self.envelope),
             (INSERT_EVENT, self.event),
             (INSERT_POSTING, self.posting),
-            (INSERT_LABEL, self.label),
+            (labels.INSERT_LABEL, self.label),
             (INSERT_LINK, self.link),
             (INSERT_SLOT, self.slot),
             (INSERT_PAYLOAD, self.payload),
@@ -183,26 +194,32 @@ class Batch:
         first = self._first(prepared, digest)
         if first is not None:
             return Appended(first, new=False)
-        described, parent, answered = prepared.described, None, None
         is_label = prepared.envelope.get("kind") == LABEL_KIND
-        labelled = self._labelled(prepared) if is_label else ()
         # A label without content may be what it takes to find and erase the rest.
-        if described.subjects and not (is_label and prepared.payload == b"{}"):
-            self._check_fences(described.subjects)
-        if described.refers:
-            described, parent, answered = self._resolve(prepared)
+        if prepared.described.subjects and not (is_label and prepared.payload == b"{}"):
+            fences.check(self._connection, self._session.name, prepared.described.subjects)
+        labelled = labels.targets(prepared, self._session.number, self._require) if is_label else ()
         nanoseconds = self._context.clock()
         microseconds = nanoseconds // 1000
         event_id = prepared.event_id or new_event_id(nanoseconds)
+        keys, described, resolved = prepared.envelope, prepared.described, _NOTHING_RESOLVED
+        place = self._place(event_id, microseconds) if prepared.is_ruled else None
+        if place is not None and prepared.event_id is None:
+            keys = rules.judge(place, prepared, keys)
+        if described.refers or keys is not prepared.envelope:
+            keys, resolved = self._resolve(keys, imported=prepared.event_id is not None)
+            described = described if keys is prepared.envelope else describe(keys)
         self._seq, self._pos = self._seq + 1, self._pos + 1
         envelope = canonical.join_envelope(
             id_text(event_id), self._seq, from_microseconds(microseconds), self._where, described.rest
         )
         self._seal(prepared, event_id, envelope)
-        self._index(prepared.type, described, parent, answered, microseconds)
-        for target in labelled:
+        self._index(prepared.type, described, resolved, microseconds)
+        for seq in labelled:
             where = self._session.number, _SUBJECT_FACET
-            self._rows.label.extend((*where, self._intern(text), target.seq) for text in described.subjects)
+            self._rows.label.extend((*where, self._intern(text), seq) for text in described.subjects)
+        if place is not None:
+            rules.record(place, prepared, keys, resolved.superseded)
         if digest is not None:
             self._rows.idempotency.append((digest, self._pos))
             self._recorded[digest] = self._pos
@@ -257,9 +274,13 @@ class Batch:
                 self._connection, blob, pos, slot, key, (self._context.store_id, event_id, name, seq)
             )
 
-    def _index(
-        self, event_type: int, said: Described, parent: int | None, answered: int | None, microseconds: int
-    ) -> None:
+    def _place(self, event_id: bytes, microseconds: int) -> rules.Place:
+        """Where the next event will stand, for the rules: they look at what stands in the tables."""
+        self.flush()
+        place = self._pos + 1, self._seq + 1, event_id, microseconds
+        return rules.Place(self._connection, self._session, *place, self._intern)
+
+    def _index(self, event_type: int, said: Described, refers: _Resolved, microseconds: int) -> None:
         rows, session, seq = self._rows, self._session.number, self._seq
         known, intern = self._context.names.known, self._intern
         agent, role, task, thread, tool, kind, performative, state_key = [
@@ -269,7 +290,7 @@ class Batch:
         rows.event.append(
             (
                 session, seq, self._pos, event_type, agent, role, task, thread, tool, kind, performative,
-                said.correlation, state_key, said.sensitivity, parent, answered, microseconds, at,
+                said.correlation, state_key, said.sensitivity, refers.parent, refers.answered, microseconds, at,
             )
         )  # fmt: skip
         if event_type == _TOOL_CALL:
@@ -287,34 +308,25 @@ class Batch:
     def _intern(self, text: str) -> int:
         return self._context.names.intern(self._connection, text, self._fresh_names)
 
-    def _resolve(self, prepared: Prepared) -> tuple[Described, int | None, int | None]:
-        """Check every reference; (description, pos of the parent, seq of the call that this answers)."""
-        keys, described, answered = prepared.envelope, prepared.described, None
+    def _resolve(self, keys: dict[str, Any], *, imported: bool) -> tuple[dict[str, Any], _Resolved]:
+        """Check every reference; the envelope keys, completed for a result from its call, and what was found.
+
+        A parent may be in another session: what made an agent open this one. A link leads to an event of the
+        session itself, or of what it was forked from; only what is imported may say otherwise.
+        """
+        answered, superseded = None, []
         if "call_id" in keys:
             keys = dict(keys)
             answered = self._pair(keys, self._require("call_id", keys["call_id"]))
-            described = describe(keys)
+        find = self._require if imported else self._require_here
         parent = self._require("parent_id", keys["parent_id"]).pos if "parent_id" in keys else None
         for number, link_type in enumerate(LINKS, 1):
             for target in keys.get("links", {}).get(link_type, ()):
-                found = self._require(f"links/{link_type}", target)
+                found = find(f"links/{link_type}", target)
                 self._rows.link.append((self._pos + 1, number, found.pos))
-        return described, parent, answered
-
-    def _labelled(self, prepared: Prepared) -> Sequence[_Reference]:
-        """The events that a label is about."""
-        found = []
-        for number, target in enumerate(prepared.envelope.get("links", {}).get("evidence", ())):
-            found.append(self._require("links/evidence", target))
-            if found[-1].session != self._session.number:
-                raise InvalidEvent(f"/links/evidence/{number}", "a label stands in the session of its events")
-        if not found:
-            raise InvalidEvent("/links/evidence", "a label names the events that it is about")
-        return found
-
-    def _check_fences(self, subjects: Sequence[str]) -> None:
-        if self._session.name != STORE_SESSION:
-            fences.check(self._connection, subjects)
+                if link_type == "supersedes":
+                    superseded.append(found.pos)
+        return keys, _Resolved(parent, answered, superseded)
 
     def _pair(self, keys: dict[str, Any], call: _Reference) -> int:
         call_id = keys["call_id"]
@@ -331,6 +343,15 @@ class Batch:
             if key in said:
                 keys.setdefault(key, said[key])
         return call.seq
+
+    def _require_here(self, pointer: str, event_id: str) -> _Reference:
+        found = self._require(pointer, event_id)
+        if found.session != self._session.number and not any(
+            found.session == session and found.seq <= upto
+            for session, upto in line_of(self._connection, self._session)
+        ):
+            raise InvalidEvent(f"/{pointer}", f"{event_id} is an event of another session")
+        return found
 
     def _require(self, pointer: str, event_id: str) -> _Reference:
         wanted = id_bytes(event_id)
