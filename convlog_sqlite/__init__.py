@@ -46,6 +46,7 @@ from convlog_sqlite.errors import (
     PayloadUnreadable,
     Refused,
     SchemaTooNew,
+    ScrubFailed,
     SessionRemoved,
     StateConflict,
     StoreBusy,
@@ -56,6 +57,7 @@ from convlog_sqlite.errors import (
     StoreIOError,
     StoreReadOnly,
     StoreReplaced,
+    SubjectFenced,
     UnderHold,
     UnknownReference,
     UnsupportedFilesystem,
@@ -71,7 +73,9 @@ from convlog_sqlite.redaction import Redaction
 from convlog_sqlite.replaying import Replayed
 from convlog_sqlite.residue import Residue
 from convlog_sqlite.retention import RetentionPolicy
+from convlog_sqlite.scrubbing import Scrubber
 from convlog_sqlite.session import EventKeys, Filters, Session
+from convlog_sqlite.store.fences import Fence
 from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reserved import Hold
@@ -117,6 +121,7 @@ __all__ = [
     "Event",
     "EventKeys",
     "EventTooLarge",
+    "Fence",
     "FilesLeft",
     "Filters",
     "Finding",
@@ -156,6 +161,8 @@ __all__ = [
     "Residue",
     "RetentionPolicy",
     "SchemaTooNew",
+    "ScrubFailed",
+    "Scrubber",
     "Session",
     "SessionRemoved",
     "SessionSummary",
@@ -170,6 +177,7 @@ __all__ = [
     "StoreIOError",
     "StoreReadOnly",
     "StoreReplaced",
+    "SubjectFenced",
     "Trace",
     "UnderHold",
     "UnknownReference",

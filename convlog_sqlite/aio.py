@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
 from convlog_sqlite.aio_acting import AsyncActing
+from convlog_sqlite.aio_labelling import AsyncLabelling
 from convlog_sqlite.aio_moment import AsyncMoment
 from convlog_sqlite.branching import Difference
 from convlog_sqlite.drafts import Draft, check_session_id
@@ -38,6 +39,7 @@ from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.moment import DEFAULT_LIMIT
 from convlog_sqlite.redaction import Redaction
 from convlog_sqlite.replaying import Pace, Replayed, parts
+from convlog_sqlite.scrubbing import Scrubber
 from convlog_sqlite.session import Filters, Session, Verbs
 from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page, SessionSummary
@@ -233,7 +235,7 @@ def _close(pages: Generator[Page, None, None], close: Callable[[], None]) -> Non
     close()  # one that was never started does not close its waiter
 
 
-class AsyncConversationLog:
+class AsyncConversationLog(AsyncLabelling):
     """The twin of ConversationLog. Opened by `async with`; several tasks and loops may use it."""
 
     def __init__(self, opened: Callable[[], ConversationLog]) -> None:
@@ -253,18 +255,19 @@ class AsyncConversationLog:
         durability: str = "full",
         read_only: bool = False,
         keys: str | Path | None = None,
+        scrub: bool | Scrubber = False,
     ) -> Self:
         """See `ConversationLog.open`; the store is opened by `async with`."""
         return cls(
             lambda: ConversationLog.open(
-                path, create=create, durability=durability, read_only=read_only, keys=keys
+                path, create=create, durability=durability, read_only=read_only, keys=keys, scrub=scrub
             )
         )
 
     @classmethod
-    def ephemeral(cls) -> Self:
+    def ephemeral(cls, *, scrub: bool | Scrubber = False) -> Self:
         """See `ConversationLog.ephemeral`."""
-        return cls(ConversationLog.ephemeral)
+        return cls(lambda: ConversationLog.ephemeral(scrub=scrub))
 
     @property
     def sync(self) -> ConversationLog:
@@ -369,6 +372,7 @@ class AsyncConversationLog:
         by: str,
         dry_run: bool = False,
         override_hold: str | Sequence[str] = (),
+        fence: bool = False,
         verify: bool = False,
     ) -> Redaction:
         """See `ConversationLog.redact`. Once begun, it goes on to its end though the caller is cancelled."""
@@ -383,6 +387,7 @@ class AsyncConversationLog:
                 by=by,
                 dry_run=dry_run,
                 override_hold=override_hold,
+                fence=fence,
                 verify=verify,
             )
         )

@@ -32,6 +32,8 @@
     │  ├─ EffectElsewhere      the effect belongs to the session that this one was forked from
     │  ├─ UnderHold            a hold forbids to erase it
     │  ├─ FilesLeft            an exported file is still there
+    │  ├─ SubjectFenced        a fence forbids content about this person
+    │  ├─ ScrubFailed          the caller's scrubbing function failed
     │  └─ MirrorBusy           another exporter keeps these files
     ├─ PayloadUnreadable       the event is known, its content is not
     │  ├─ PayloadErased        by a redaction: normal
@@ -340,6 +342,24 @@ class FilesLeft(Refused):
     def __init__(self, directory: str | Path, files: Sequence[str | Path]) -> None:
         self.directory, self.files = str(directory), tuple(map(str, files))
         super().__init__(f"{directory}: exported files are still there, such as {self.files[0]}")
+
+
+class SubjectFenced(Refused):
+    """The draft names a person about whom nothing more is to be recorded. `subject` is the keyed digest of the
+    name, `pointer` the place in the draft, `fence` the id of the event that placed the fence.
+    """
+
+    def __init__(self, pointer: str, subject: str, fence: str) -> None:
+        self.pointer, self.subject, self.fence = pointer, subject, fence
+        super().__init__(f"{pointer}: fence {fence} forbids content about this person")
+
+
+class ScrubFailed(Refused):
+    """The caller's scrubbing function failed at `pointer`. `cause` says how, and never what it was given."""
+
+    def __init__(self, pointer: str, cause: str) -> None:
+        self.pointer, self.cause = pointer, cause
+        super().__init__(f"{pointer or '/'}: the scrubbing function failed: {cause}")
 
 
 class MirrorBusy(Refused):

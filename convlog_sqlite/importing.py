@@ -9,6 +9,7 @@ the log are marked in `meta.unresolved_parent`; a session that retention removed
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -19,6 +20,7 @@ from convlog_sqlite import strictjson
 from convlog_sqlite.drafts import ABSENT, Draft, ForeignDraft
 from convlog_sqlite.errors import ImportFailed, InvalidEvent, Refused, SessionRemoved
 from convlog_sqlite.log import ConversationLog
+from convlog_sqlite.scrubbing import Scrubber, scrubber_of
 
 _BATCH_EVENTS: Final = 250
 _BATCH_BYTES: Final = 8 << 20
@@ -36,7 +38,7 @@ class ImportReport:
     """What an import did. `counts` are the adapter's figures about the files, `new` to `refused` about events.
 
     Every event of the files is `new`, `already` there from an earlier import, `copied` (it is in another
-    session), or `refused`.
+    session), or `refused`. `scrubbed` counts the secrets that gave way to placeholders in new events, by kind.
     """
 
     harness: str
@@ -49,6 +51,7 @@ class ImportReport:
     unresolved_parents: int = 0
     orphans: int = 0
     refusals: list[str] = field(default_factory=list)
+    scrubbed: Counter[str] = field(default_factory=Counter)
     counts: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
@@ -57,6 +60,7 @@ class ImportReport:
         return (
             {"harness": self.harness, "dry_run": self.dry_run}
             | {key: getattr(self, key) for key in own}
+            | {"scrubbed": dict(sorted(self.scrubbed.items()))}
             | self.counts
         )
 
@@ -73,13 +77,15 @@ def import_transcripts(
     session: str | None = None,
     raw: bool = False,
     dry_run: bool = False,
+    scrub: bool | Scrubber = True,
     progress: Callable[[int, int, ImportReport], None] | None = None,
 ) -> ImportReport:
     """Import the transcripts in `paths` (none: the harness's own place) into sessions named as they are.
 
     `since` takes files modified then or later, `session` only the transcript of that id. `raw` keeps each
     untouched record as a sealed attachment. A dry run writes nothing and may do without a log. `progress`
-    gets (transcripts done, transcripts in all, the report so far).
+    gets (transcripts done, transcripts in all, the report so far). Secrets give way to placeholders, unless `scrub`
+    is False; a log that was opened with `scrub` uses its own Scrubber in any case.
 
     Raises ImportFailed, InvalidEvent for an unknown harness, StoreError.
     """
@@ -94,8 +100,9 @@ def import_transcripts(
             raise ImportFailed(session, 0, "no transcript has this session id")
     counts = claude_code.ImportCounts()
     report = ImportReport(harness, dry_run)
+    scrubber = scrubber_of(scrub)
     for number, transcript in enumerate(found):
-        importer = _Importer(log, report, harness, transcript.session_id)
+        importer = _Importer(log, report, harness, transcript.session_id, scrubber)
         for batch in _batches(claude_code.read(transcript, raw=raw, counts=counts)):
             importer.take(batch)
             report.counts = counts.to_dict()
@@ -134,12 +141,14 @@ class _Importer:
     report: ImportReport
     harness: str
     session: str
+    scrubber: Scrubber | None
     _written: int = 0
 
     def take(self, batch: Sequence[ForeignDraft]) -> None:
         """Resolve and append one batch."""
         if self.log is None:
             self.report.new += len(batch)
+            self._look(item.draft for item in batch)
             return
         log = self.log
         keys = {
@@ -149,8 +158,15 @@ class _Importer:
         resolved = self._resolve(batch, ids)
         if self.report.dry_run:
             self.report.new += len(resolved)
+            self._look(draft for _, draft in resolved)
         else:
             self._append(log, resolved)
+
+    def _look(self, drafts: Iterable[Draft]) -> None:
+        """What a dry run would scrub."""
+        if self.scrubber is not None:
+            for draft in drafts:
+                self.report.scrubbed.update(self.scrubber.draft(draft)[1])
 
     def finish(self) -> None:
         """The transcript is through: note its session, bring its mirror up to date."""
@@ -213,7 +229,8 @@ class _Importer:
         """Append all that the log accepts. What it refuses is counted and named, and harms nothing else."""
         while drafts:
             try:
-                new = log.append_foreign(self.session, drafts)
+                found = self.report.scrubbed
+                new = log.append_foreign(self.session, drafts, scrubber=self.scrubber, found=found)
             except SessionRemoved as refused:
                 self.report.refused += len(drafts)
                 self.report.refusals.append(str(refused))

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from convlog_sqlite import discovery
+from convlog_sqlite.accepting import Accepting
 from convlog_sqlite.branching import Branching
 from convlog_sqlite.database import DURABILITIES
 from convlog_sqlite.drafts import Draft, check_name, check_session_id, is_event_id
@@ -25,7 +26,6 @@ from convlog_sqlite.errors import (
     ConvlogError,
     InvalidEvent,
     NotAStore,
-    Refused,
     SessionRemoved,
     StoreBusy,
     StoreReadOnly,
@@ -34,22 +34,16 @@ from convlog_sqlite.errors import (
 from convlog_sqlite.events import Event, canonical_line
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.follow import Waiter
-from convlog_sqlite.instants import (
-    Clock,
-    derived_event_id,
-    from_microseconds,
-    id_bytes,
-    id_text,
-    system_clock,
-)
+from convlog_sqlite.instants import Clock, from_microseconds, id_text, system_clock
 from convlog_sqlite.keeping import Keeping
+from convlog_sqlite.labelling import Labelling
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.redaction import Redaction, Redactor
+from convlog_sqlite.scrubbing import Scrubber, scrubber_of
 from convlog_sqlite.session import Session
 from convlog_sqlite.store import copies, opening
 from convlog_sqlite.store.committing import Request
 from convlog_sqlite.store.erasing import Scope
-from convlog_sqlite.store.preparing import Prepared, foreign_digest, prepare
 from convlog_sqlite.store.reader import Reader, SessionSummary
 from convlog_sqlite.tracing import Tracing
 from convlog_sqlite.vocabulary import STORE_SESSION
@@ -69,18 +63,20 @@ class Anchor:
         return asdict(self)
 
 
-class ConversationLog(Keeping, Tracing, Branching):
+class ConversationLog(Keeping, Labelling, Tracing, Branching, Accepting):
     """An open store. Safe to use from several threads; open it anew after fork().
 
     `path` is the store's directory, None for an ephemeral log. `created` says whether this call made it.
     """
 
-    def __init__(self, store: opening.Store, *, created: bool, clock: Clock) -> None:
+    def __init__(
+        self, store: opening.Store, *, created: bool, clock: Clock, scrubber: Scrubber | None = None
+    ) -> None:
         """Use `open`, `init` or `ephemeral`."""
         self._store, self.created, self._clock = store, created, clock
+        self._accept(scrubber)
         self.path = store.directory
         self.reader = Reader(store.database, store.writer)
-        self._author: str | None = None
         self._appending: set[int] = set()
         self._mirror = self._open_mirror()
         self._finish_erasures()
@@ -96,14 +92,17 @@ class ConversationLog(Keeping, Tracing, Branching):
         durability: str = "full",
         read_only: bool = False,
         keys: str | Path | None = None,
+        scrub: bool | Scrubber = False,
         clock: Clock = system_clock,
     ) -> Self:
         """Open the store at `path`, or the one that is found from the working directory.
 
         Makes it when there is none, unless `create` is False or `read_only` is True. `durability` is
         `full` (an append that returned survives power loss) or `normal` (a crash of the process).
-        Raises the StoreErrors.
+        With `scrub`, secrets in what is appended give way to placeholders before anything is written: True,
+        or a Scrubber that says what is a secret. Raises the StoreErrors, InvalidEvent.
         """
+        scrubber = scrubber_of(scrub)
         if durability not in DURABILITIES:
             raise InvalidEvent("/durability", "one of " + ", ".join(DURABILITIES))
         directory = Path(path).absolute() if path is not None else discovery.find()
@@ -119,7 +118,7 @@ class ConversationLog(Keeping, Tracing, Branching):
         store = opening.open_store(
             directory, durability=durability, read_only=read_only, keys=keystore, clock=clock
         )
-        return cls(store, created=created, clock=clock)
+        return cls(store, created=created, clock=clock, scrubber=scrubber)
 
     @classmethod
     def init(
@@ -138,12 +137,13 @@ class ConversationLog(Keeping, Tracing, Branching):
         return cls(store, created=created, clock=clock)
 
     @classmethod
-    def ephemeral(cls, *, clock: Clock = system_clock) -> Self:
+    def ephemeral(cls, *, scrub: bool | Scrubber = False, clock: Clock = system_clock) -> Self:
         """A log in memory for one author: no file, no mirror, gone at close.
 
         The same calls, but a second author is refused: then history is shared state, and needs a store.
         """
-        return cls(opening.open_in_memory(clock), created=True, clock=clock)
+        scrubber = scrubber_of(scrub)
+        return cls(opening.open_in_memory(clock), created=True, clock=clock, scrubber=scrubber)
 
     def session(self, session_id: str, *, tenant: str | None = None) -> Session:
         """The session `session_id`; its first append opens it.
@@ -246,6 +246,7 @@ class ConversationLog(Keeping, Tracing, Branching):
         by: str,
         dry_run: bool = False,
         override_hold: str | Sequence[str] = (),
+        fence: bool = False,
         verify: bool = False,
     ) -> Redaction:
         """Erase the content of events, and leave the record that they existed, which still verifies.
@@ -255,7 +256,9 @@ class ConversationLog(Keeping, Tracing, Branching):
         or its key, but for those in `unreachable`. `reason` is one of the closed list, `by` the agent that
         answers for it. A dry run changes nothing. Where a hold covers one of the events, none is erased,
         unless `override_hold` names it: that is recorded in the redaction. With `verify`, every file is searched
-        afterwards, by another process, for the content and keys of the first 1,000 of them: see `residue`.
+        afterwards, by another process, for the content and keys of the first 1,000 of them: see `residue`. With
+        `fence`, which goes with a subject, appends that name that person are refused from then on, in every
+        process, until `lift_fence`.
 
         Raises UnknownReference for an id, session or hold that does not exist, UnderHold, InvalidEvent,
         StoreError.
@@ -268,9 +271,12 @@ class ConversationLog(Keeping, Tracing, Branching):
         scope = Scope(kind, names if isinstance(names, tuple) else (names,))
         self._check_scope(scope)
         override = (override_hold,) if isinstance(override_hold, str) else tuple(override_hold)
-        return self._redactor().redact(
-            scope, reason=reason, by=by, dry_run=dry_run, override=override, verify=verify
+        found = self._redactor().redact(
+            scope, reason=reason, by=by, dry_run=dry_run, override=override, verify=verify, fence=fence
         )
+        if fence and not dry_run and self._mirror is not None and self._mirror.enabled:
+            self._mirror.after_append(STORE_SESSION)
+        return found
 
     def _check_scope(self, scope: Scope) -> None:
         if self._store.database.read_only:
@@ -361,6 +367,7 @@ class ConversationLog(Keeping, Tracing, Branching):
                 outcomes.append(request.error)
             else:
                 outcomes.append([item.event for item in request.appended])
+                self._count(request.prepared, request.appended)
                 written.add(request.session)
                 if self.path is None:
                     self._author = request.prepared[0].envelope["agent"]
@@ -378,45 +385,6 @@ class ConversationLog(Keeping, Tracing, Branching):
             return self._store.writer.request(session, tenant, prepared)
         except ConvlogError as error:
             return error
-
-    def append_foreign(self, session: str, drafts: Sequence[tuple[str, Draft]]) -> int:
-        """Record drafts under ids that `foreign_id` gave, all or none; how many were not there before.
-
-        The mirror is brought up to date by the caller, once an import is through.
-        """
-        with self._one_append():
-            appended = self._store.writer.append(session, None, self._prepare(session, drafts))
-            self._finish_noticed()
-        return sum(item.new for item in appended)
-
-    def foreign_id(self, harness: str, key: str) -> str:
-        """The event id that belongs to a native identity of a harness: a keyed digest, the same for ever."""
-        return id_text(derived_event_id(foreign_digest(self._store.keystore.pepper, harness, key)))
-
-    def _prepare(self, session: str, drafts: Sequence[tuple[str | None, Draft]]) -> list[Prepared]:
-        if self._store.database.read_only:
-            raise StoreReadOnly(self.path or ":memory:", "this handle was opened read-only")
-        if session == STORE_SESSION:
-            raise InvalidEvent("/session", "_store is convlog's own; callers do not write there")
-        pepper = self._store.keystore.pepper
-        prepared = []
-        for index, (event_id, draft) in enumerate(drafts):
-            try:
-                prepared.append(prepare(draft, pepper, id_bytes(event_id) if event_id else None))
-            except Refused as refused:
-                raise (refused.at(index) if len(drafts) > 1 else refused) from None
-        return prepared
-
-    def _only_author(self, drafts: Sequence[Draft]) -> str:
-        author = self._author or drafts[0].agent
-        for index, draft in enumerate(drafts):
-            if draft.agent != author or draft.effect is not None:
-                what = "effect" if draft.agent == author else "agent"
-                refused = InvalidEvent(
-                    f"/{what}", "an ephemeral log has one author, and no effects; open a store"
-                )
-                raise refused.at(index) if len(drafts) > 1 else refused
-        return author
 
     def waiter(self) -> Waiter:
         """Waits for commits by any process; the caller closes it."""

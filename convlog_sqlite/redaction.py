@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from convlog_sqlite.database import BUSY_SECONDS, Database
-from convlog_sqlite.drafts import check_name
+from convlog_sqlite.drafts import Draft, check_name
 from convlog_sqlite.errors import (
     ConvlogError,
     FilesLeft,
     InvalidEvent,
+    NotAStore,
     StoreBusy,
     StoreError,
     UnknownReference,
@@ -34,9 +35,10 @@ from convlog_sqlite.store import copies, opening
 from convlog_sqlite.store.emptying import Emptier
 from convlog_sqlite.store.erasing import Eraser, Intent, Scope, has_intents, newest_slots
 from convlog_sqlite.store.expiring import Due, Expiry
-from convlog_sqlite.store.preparing import subject_digest
+from convlog_sqlite.store.fences import FENCE_KEY
+from convlog_sqlite.store.preparing import Prepared, prepare, subject_digest
 from convlog_sqlite.store.removing import Removals, Ruling
-from convlog_sqlite.vocabulary import REASONS, STORE_SESSION
+from convlog_sqlite.vocabulary import FENCE_KIND, REASONS, STORE_SESSION
 
 LOCK: Final = "log.erase"
 SCOPES: Final = ("event", "session", "task", "agent", "subject")
@@ -111,10 +113,12 @@ class Redactor:
         by: str,
         dry_run: bool,
         override: Sequence[str] = (),
+        fence: bool = False,
         verify: bool = False,
     ) -> Redaction:
         """Erase what is in `scope`. See `ConversationLog.redact`."""
         check(scope, reason, by)
+        fencing = self._fence(scope, by) if fence else None
         scope = self._keyed(scope)
         if dry_run:
             decision = self._eraser(self._store.database).look(scope, override)
@@ -122,7 +126,7 @@ class Redactor:
             return Redaction(decision.matched, erased, decision.already, decision.protected, dry_run=True)
         with _Alone(self._store) as database:
             eraser = self._eraser(database)
-            decision, intents = eraser.intend(scope, by, reason, override)
+            decision, intents = eraser.intend(scope, by, reason, override, fencing)
             found = Redaction(decision.matched, 0, decision.already, decision.protected)
             marks = self._marks(eraser, intents) if verify else None
             self._finish(eraser, intents, found)
@@ -256,11 +260,24 @@ class Redactor:
             mirror.close()
         return None
 
+    def _fence(self, scope: Scope, by: str) -> Prepared:
+        if scope.kind != "subject":
+            raise InvalidEvent("/fence", "goes with a subject")
+        if self._store.directory is None:
+            raise NotAStore(":memory:", "an ephemeral log keeps no fences")
+        return fence_event(FENCE_KIND, scope.names[0], by, self._store.keystore.pepper)
+
     def _keyed(self, scope: Scope) -> Scope:
         if scope.kind != "subject":
             return scope
         pepper = self._store.keystore.pepper
         return Scope("subject", tuple(subject_digest(pepper, name) for name in scope.names))
+
+
+def fence_event(kind: str, name: str, by: str, pepper: bytes) -> Prepared:
+    """The event that fences a person, or lifts the fence. It holds no content. Raises InvalidEvent."""
+    state_key = FENCE_KEY.format(subject=subject_digest(pepper, name))
+    return prepare(Draft(type="mutation", agent=by, kind=kind, subjects=[name], state_key=state_key), pepper)
 
 
 def check(scope: Scope, reason: str, by: str) -> None:

@@ -41,6 +41,7 @@ from convlog_sqlite.instants import id_bytes, id_text, to_microseconds
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.mirror_check import mirror_findings
 from convlog_sqlite.payload_check import payload_faults
+from convlog_sqlite.store.labels import NOT_LABELLED, WRONGLY_ADDRESSED
 from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.reading import correlation_digest
 from convlog_sqlite.tombstones import Graves
@@ -120,11 +121,6 @@ WRONGLY_POSTED: Final = """
 SELECT p.session, p.seq FROM posting AS p LEFT JOIN event AS e ON e.session = p.session AND e.seq = p.seq
 WHERE e.seq IS NULL
    OR p.facet < 4 AND p.name IS NOT CASE p.facet WHEN 1 THEN e.agent WHEN 2 THEN e.task ELSE e.thread END"""
-WRONGLY_ADDRESSED: Final = """
-SELECT p.session, p.seq FROM posting AS p CROSS JOIN event AS e ON e.session = p.session AND e.seq = p.seq
-CROSS JOIN envelope AS v ON v.pos = e.pos CROSS JOIN name AS n ON n.id = p.name
-WHERE p.facet > 3 AND json_valid(CAST(v.bytes AS TEXT)) AND n.text NOT IN (
-    SELECT value FROM json_each(CAST(v.bytes AS TEXT), CASE p.facet WHEN 4 THEN '$.to' ELSE '$.subjects' END))"""
 IS_POSTED: Final = """
 SELECT 1 FROM posting
 WHERE session = ? AND facet = ? AND name = (SELECT id FROM name WHERE text = ?) AND seq = ?"""
@@ -398,6 +394,7 @@ def _pairing(walk: _Walk) -> Iterator[Finding]:
         (NOT_POSTED, "index", "the event is not found by its agent, task or thread"),
         (WRONGLY_POSTED, "index", "found by an agent, task or thread that it does not have"),
         (WRONGLY_ADDRESSED, "index", "found by a recipient or subject that it does not have"),
+        (NOT_LABELLED, "index", "not found by the subject of a label on it"),
     )
     for sql, rule, detail in checks:
         if sql is NO_SLOT and "payload" not in walk.tables:

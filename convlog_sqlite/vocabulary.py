@@ -51,6 +51,9 @@ REASON_NAMES: Final = {code: name for name, code in REASONS.items()}
 REDACTION_KIND: Final = "redaction"
 CLOSED_KIND: Final = "session-closed"
 REMOVED_KIND: Final = "session-removed"
+LABEL_KIND: Final = "event-labelled"
+FENCE_KIND: Final = "subject-fenced"
+LIFTED_KIND: Final = "fence-lifted"
 
 # What each kind of mutation that convlog itself writes or folds means. Any other kebab-case kind is
 # allowed and kept. `tilldone-*` and `effect-*` are families.
@@ -79,6 +82,7 @@ KINDS: Final = {
     "context-compacted": "a harness replaced older context by a summary",
     "effect-*": "a step of an effect in the outside world",
     "redaction": "content was erased",
+    "event-labelled": "an event is about more people, or more sensitive, than it says",
     "memory-promoted": "a claim became memory",
     "memory-retracted": "a claim left memory",
     "view-defined": "a view has a new definition",
@@ -87,6 +91,8 @@ KINDS: Final = {
     "hold-placed": "content must not be erased",
     "hold-released": "a hold ended",
     "session-removed": "retention removed a closed session, whole",
+    "subject-fenced": "nothing more is to be recorded about a person",
+    "fence-lifted": "a fence ended",
     "keys-rotated": "the key-encryption key changed",
 }
 

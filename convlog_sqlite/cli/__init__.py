@@ -48,6 +48,7 @@ VERBS: Final = {
     "redact": Entry(
         "erasure", "redact", "care", "convlog redact --event 0197a3c4 --reason secret_leak --by ops"
     ),
+    "label": Entry("labelling", "label", "care", "convlog label 0197a3c4 --subject 'Ann Lee' --by ops"),
     "policy": Entry(
         "retention",
         "policy",
@@ -57,6 +58,7 @@ VERBS: Final = {
     "hold": Entry(
         "retention", "hold", "care", "convlog hold place --session build --reason legal_order --by ops"
     ),
+    "fence": Entry("labelling", "fence", "care", "convlog fence lift 'Ann Lee' --by ops"),
     "anchor": Entry("care", "anchor", "care", "convlog anchor > head.json"),
     "effects": Entry("acting", "effects", "plumbing", "convlog effects build --in-doubt"),
     "recover": Entry(

@@ -124,6 +124,15 @@ Stream = Annotated[
         show_default=False,
     ),
 ]
+Scrub = Annotated[
+    bool,
+    typer.Option(
+        "--scrub/--no-scrub",
+        help="Put placeholders in place of secrets before anything is written, and count them on stderr. Default: not.",
+        rich_help_panel="Input and output",
+        show_default=False,
+    ),
+]
 Quiet = Annotated[
     bool,
     typer.Option(

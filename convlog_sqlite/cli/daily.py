@@ -108,6 +108,7 @@ def append(
     idempotency_key: key.IdempotencyKey = None,
     jsonl: key.Jsonl = None,
     stream: key.Stream = False,
+    scrub: key.Scrub = False,
     quiet: key.Quiet = False,
     store: StoreOption = None,
 ) -> None:
@@ -123,7 +124,7 @@ def append(
         return
     given = drafting.read(arguments)
     check_session_id(session)
-    with writing(context, store, create=True) as log:
+    with writing(context, store, create=True, scrub=scrub) as log:
         for event in given.append_to(log.session(session)):
             put(f"{event.id}\n".encode() if quiet else event.line)
 
@@ -137,7 +138,7 @@ def _append_stream(context: typer.Context, arguments: dict[str, Any]) -> None:
         raise usage_error("its answers are short already, without --quiet", "--stream")
     agent = drafting.only_agent(arguments, "--stream")
     check_session_id(arguments["session"])
-    with writing(context, arguments["store"], create=True) as log:
+    with writing(context, arguments["store"], create=True, scrub=arguments["scrub"]) as log:
         status = run(log, arguments["session"], agent)
     raise typer.Exit(status)
 

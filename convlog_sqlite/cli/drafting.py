@@ -56,7 +56,7 @@ _TYPE_OF: Final = {
 }
 
 
-_NO_KEYS: Final = frozenset({"context", "session", "jsonl", "stream", "quiet", "store"})
+_NO_KEYS: Final = frozenset({"context", "session", "jsonl", "stream", "scrub", "quiet", "store"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ def redact(
     reason: key.Reason = None,
     override: key.Override = None,
     verify: key.Verify = False,
+    fence: key.Fence = False,
     dry_run: key.DryRun = False,
     yes: key.Yes = False,
     store: StoreOption = None,
@@ -43,6 +44,8 @@ def redact(
     scope: dict[str, Any] = {name: wanted for name, wanted in wide.items() if wanted is not None}
     if event:
         scope["events"] = event
+    if fence and subject is None:
+        raise usage_error("goes with --subject", "--fence")
     if not scope:
         if reason is not None or override or verify:
             raise usage_error(
@@ -54,7 +57,8 @@ def redact(
         raise usage_error("one scope at a time", " / ".join(f"--{name}" for name in ("event", *_WIDE)))
     if reason is None:
         raise usage_error("is needed to erase something named", "--reason")
-    wanted = scope | {"reason": reason, "by": by, "override_hold": override or (), "verify": verify}
+    wanted = scope | {"reason": reason, "by": by, "override_hold": override or ()}
+    wanted |= {"verify": verify, "fence": fence}
     _erase(context, wanted, dry_run=dry_run, yes=yes, store=store, as_json=as_json)
 
 
@@ -76,7 +80,7 @@ def _erase(
             wanted["events"] = _ids(log, wanted["events"])
         if dry_run:
             found = log.redact(**wanted, dry_run=True)
-        elif is_asked and not _agreed(log.redact(**wanted, dry_run=True)):
+        elif is_asked and not _agreed(log.redact(**wanted, dry_run=True), fence=wanted["fence"]):
             fail(REFUSED, "nothing was erased")
         else:
             found = log.redact(**wanted)
@@ -91,10 +95,12 @@ def _ids(log: ConversationLog, given: Sequence[str]) -> list[str]:
     return [log.event(word.lower()).id for word in named]
 
 
-def _agreed(plan: Redaction) -> bool:
+def _agreed(plan: Redaction, *, fence: bool) -> bool:
     for line in _sentences(plan):
         complain(line)
-    return bool(plan.erased) and typer.confirm("Erase for good?", err=True)
+    if fence:
+        complain("events about this person will be refused from then on")
+    return bool(plan.erased or fence) and typer.confirm("Erase for good?", err=True)
 
 
 def _sentences(found: Redaction) -> list[str]:

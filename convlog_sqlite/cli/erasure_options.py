@@ -42,6 +42,14 @@ Verify = Annotated[
         show_default=False,
     ),
 ]
+Fence = Annotated[
+    bool,
+    typer.Option(
+        "--fence",
+        help="With --subject: refuse events about this person from now on; `convlog fence lift` ends it.",
+        show_default=False,
+    ),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Say what would be erased, erase nothing.", show_default=False)
 ]

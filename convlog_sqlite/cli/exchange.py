@@ -28,6 +28,7 @@ from convlog_sqlite.cli.options import (
     JsonOption,
     StoreOption,
     complete_session,
+    counted,
     existing,
     point,
     put,
@@ -202,6 +203,14 @@ Session = Annotated[str | None, typer.Option("--session", metavar="ID", help="On
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Read and report, write nothing.", show_default=False)
 ]
+NoScrub = Annotated[
+    bool,
+    typer.Option(
+        "--no-scrub",
+        help="Record secrets as they are, instead of placeholders that name their kind.",
+        show_default=False,
+    ),
+]
 Raw = Annotated[bool, typer.Option("--raw", help="Keep each untouched record, sealed.", show_default=False)]
 
 
@@ -213,10 +222,14 @@ def import_(
     session: Session = None,
     dry_run: DryRun = False,
     raw: Raw = False,
+    no_scrub: NoScrub = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Import the transcripts of an agent harness. Importing them again adds only what is new."""
+    """Import the transcripts of an agent harness. Importing them again adds only what is new.
+
+    Secrets (keys, tokens, passwords, the values of environment variables that hold some) give way to placeholders such as [secret:github-token], and are counted by kind.
+    """
     if harness not in HARNESSES:
         raise usage_error(f"{harness!r} is not one of: {', '.join(HARNESSES)}", "HARNESS")
     when = None if since is None else _since(since)
@@ -230,6 +243,7 @@ def import_(
             session=session,
             raw=raw,
             dry_run=dry_run,
+            scrub=not no_scrub,
             progress=progress,
         )
     if on is None:
@@ -304,12 +318,14 @@ _ALWAYS = frozenset(
 def _summary(report: ImportReport, on: render.Screen) -> Iterator[str]:
     said = report.to_dict()
     kinds, problems, refusals = said.pop("kinds", {}), said.pop("problems", []), said.pop("refusals")
-    sessions = len(said.pop("sessions"))
+    sessions, scrubbed = len(said.pop("sessions")), said.pop("scrubbed")
     title = f"{said.pop('harness')}, {sessions} session{'' if sessions == 1 else 's'}"
     yield on.strong(title + (": nothing was written" if said.pop("dry_run") else ""))
     yield from render.tree(
         {key: item for key, item in said.items() if item or key in _ALWAYS}, on, indent="  "
     )
+    if scrubbed:
+        yield f"  scrubbed: {counted(scrubbed)}"
     if kinds:
         yield ""
         rows = [(kind, str(count)) for kind, count in sorted(kinds.items(), key=lambda item: -item[1])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -42,13 +42,24 @@ def reading(context: typer.Context, store: str | None) -> Iterator[ConversationL
 
 
 @contextmanager
-def writing(context: typer.Context, store: str | None, *, create: bool) -> Iterator[ConversationLog]:
-    """The store, to be written to. Making one is said on stderr."""
+def writing(
+    context: typer.Context, store: str | None, *, create: bool, scrub: bool = False
+) -> Iterator[ConversationLog]:
+    """The store, to be written to. Making one, and what was scrubbed, is said on stderr."""
     given = settings(context)
-    with ConversationLog.open(store or given.store, create=create, keys=given.keys) as log:
+    with ConversationLog.open(store or given.store, create=create, keys=given.keys, scrub=scrub) as log:
         if log.created:
             complain(f"made a new store: {log.path}")
-        yield log
+        try:
+            yield log
+        finally:
+            if scrub and log.scrubbed:
+                complain(f"scrubbed: {counted(log.scrubbed)}")
+
+
+def counted(kinds: Mapping[str, int]) -> str:
+    """Counts by kind, in words."""
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
 
 
 def existing(log: ConversationLog, session_id: str) -> Session:

@@ -13,7 +13,12 @@ from convlog_sqlite.vocabulary import REDACTION_KIND, SENSITIVITIES, STORE_SESSI
 
 # ?1 session  ?2 after seq (exclusive)  ?3 limit
 SELECT_CANDIDATES: Final = """
-SELECT e.seq, e.pos, v.id, e.type, a.text, t.text, o.text, k.text, e.sensitivity, e.at,
+SELECT e.seq, e.pos, v.id, e.type, a.text, t.text, o.text, k.text,
+       max(e.sensitivity, coalesce(
+           (SELECT max(m.sensitivity) FROM link AS l CROSS JOIN envelope AS w ON w.pos = l.pos AND w.session = ?1
+            CROSS JOIN event AS m ON m.session = ?1 AND m.seq = w.seq
+            WHERE l.target = e.pos AND l.type = 2
+            AND m.kind = (SELECT id FROM name WHERE text = 'event-labelled')), 0)), e.at,
        EXISTS (SELECT 1 FROM tombstone AS d WHERE d.pos = e.pos)
        OR EXISTS (SELECT 1 FROM intent_event AS i WHERE i.pos = e.pos)
 FROM (SELECT seq, pos, type, agent, task, tool, kind, sensitivity, at FROM event
@@ -36,7 +41,8 @@ SELECT_PLACE: Final = "SELECT session, seq FROM envelope WHERE pos = ?"
 class Candidate:
     """An event that may be erased. `at` is in microseconds: when its source says it happened, else when recorded.
 
-    `subjects` holds those of the digests that were asked for. `erased` says that it is, or is decided to be.
+    `sensitivity` is the highest of its own and its labels'. `subjects` holds those of the digests that were asked
+    for, its labels' too. `erased` says that it is, or is decided to be.
     `heirs` are the forks that share events of its session, each with the last seq that it shares.
     """
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,7 +33,7 @@ from convlog_sqlite.errors import UnderHold, UnknownReference
 from convlog_sqlite.events import Erased, Live
 from convlog_sqlite.instants import Clock, id_bytes, id_text, new_event_id
 from convlog_sqlite.keystore import Keystore, erasure_record
-from convlog_sqlite.store import copies
+from convlog_sqlite.store import copies, fences
 from convlog_sqlite.store.candidates import at_position
 from convlog_sqlite.store.committing import Writer
 from convlog_sqlite.store.preparing import Prepared, prepare
@@ -192,14 +193,20 @@ class Eraser:
             return decision
 
     def intend(
-        self, scope: Scope, agent: str, reason: str, override: Sequence[str] = ()
+        self,
+        scope: Scope,
+        agent: str,
+        reason: str,
+        override: Sequence[str] = (),
+        fence: Prepared | None = None,
     ) -> tuple[Decision, list[Intent]]:
         """Fix the exact events and commit the intent to erase them: one for each session concerned.
 
-        Raises UnderHold, and UnknownReference for a hold to override that does not stand.
+        `fence` is the event that fences the subject of the scope, recorded in the same transaction unless a fence
+        stands. Raises UnderHold, and UnknownReference for a hold to override that does not stand.
         """
         nanoseconds = self._clock()
-        with self._database.write() as connection:
+        with self._fencing(), self._database.write() as connection:
             decision = decide(connection, find(connection, scope))
             overridden = self._check_holds(connection, decision, override)
             for (number, _), positions in decision.positions.items():
@@ -207,7 +214,17 @@ class Eraser:
                 detail: dict[str, Any] = {"overridden": holds} if holds else {}
                 intent_id = insert_intent(connection, number, agent, reason, scope.kind, nanoseconds, detail)
                 insert_events(connection, intent_id, positions)
+            if fence is not None and fences.standing_on(connection, scope.names[0]) is None:
+                self._writer.record_inside(connection, STORE_SESSION, fence)
         return decision, self.pending()
+
+    @contextmanager
+    def _fencing(self) -> Iterator[None]:
+        """Recorded or rolled back, the ends of the chains are not what the writer remembers."""
+        try:
+            yield
+        finally:
+            self._writer.forget_heads()
 
     def _check_holds(
         self, connection: Connection, decision: Decision, override: Sequence[str]

@@ -5,14 +5,15 @@ What is slow or can be refused without the database happens here, outside the wr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from convlog_sqlite import canonical, drafts, sealing, strictjson
 from convlog_sqlite.drafts import Absent, Draft
 from convlog_sqlite.errors import EventTooLarge
 from convlog_sqlite.instants import id_text, to_microseconds
+from convlog_sqlite.scrubbing import Scrubber
 from convlog_sqlite.store import blobs
 from convlog_sqlite.store.reading import correlation_digest
 from convlog_sqlite.vocabulary import (
@@ -69,7 +70,10 @@ def describe(keys: dict[str, Any]) -> Described:
 
 @dataclass(frozen=True, slots=True, repr=False)  # never content: reprs end up in logs
 class Prepared:
-    """A draft that was validated and made into bytes. `event_id` is given for what was imported."""
+    """A draft that was validated and made into bytes. `event_id` is given for what was imported.
+
+    `scrubbed` counts the secrets that gave way to placeholders, by kind.
+    """
 
     type: int
     envelope: dict[str, Any]
@@ -80,6 +84,7 @@ class Prepared:
     event_id: bytes | None = None
     expect: tuple[str, ...] | None = None
     lease: float | None = None
+    scrubbed: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_ruled(self) -> bool:
@@ -94,8 +99,16 @@ class Prepared:
         return effect is not None and effect["state"] == "proposed" and self.event_id is None
 
 
-def prepare(draft: Draft, pepper: bytes, event_id: bytes | None = None) -> Prepared:
-    """Validate a draft and make its payload bytes. Raises InvalidEvent, EventTooLarge."""
+def prepare(
+    draft: Draft, pepper: bytes, event_id: bytes | None = None, scrubber: Scrubber | None = None
+) -> Prepared:
+    """Scrub and validate a draft and make its payload bytes. Raises InvalidEvent, EventTooLarge, ScrubFailed.
+
+    Scrubbed first, so that no rule that refuses the draft quotes a secret in the pointer to the place.
+    """
+    scrubbed: Mapping[str, int] = {}
+    if scrubber is not None and isinstance(draft, Draft):
+        draft, scrubbed = scrubber.draft(draft)
     keys = drafts.validate(draft)
     found: list[blobs.Blob] = []
     for key in _MAIN_KEYS:
@@ -132,6 +145,7 @@ def prepare(draft: Draft, pepper: bytes, event_id: bytes | None = None) -> Prepa
         event_id,
         None if isinstance(draft.expect, Absent) else _expected(draft.expect),
         draft.lease,
+        scrubbed,
     )
 
 

@@ -27,17 +27,14 @@ from convlog_sqlite.errors import (
 from convlog_sqlite.events import Corrupt, Event, Live
 from convlog_sqlite.instants import Clock, from_microseconds, id_bytes, id_text, new_event_id
 from convlog_sqlite.keystore import Keystore
-from convlog_sqlite.store import blobs, effects, rules
+from convlog_sqlite.store import blobs, effects, fences, labels, rules
 from convlog_sqlite.store.calls import is_answered
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.preparing import Described, Prepared, describe
 from convlog_sqlite.store.reading import FACETS, SELECT_STORE_HEAD, Opener
 from convlog_sqlite.store.repeating import INHERITED, holds_the_same, says_the_same
 from convlog_sqlite.store.sessions import SessionRow, Sessions, require_there
-from convlog_sqlite.vocabulary import (
-    LINKS,
-    TYPES,
-)
+from convlog_sqlite.vocabulary import LABEL_KIND, LINKS, TYPES
 
 HIGHEST_SLOT: Final = "SELECT coalesce(max(number), -1) FROM slot"
 SELECT_SESSION_HEAD: Final = """
@@ -104,6 +101,7 @@ class _Rows:
     envelope: list[tuple[Any, ...]] = field(default_factory=list)
     event: list[tuple[Any, ...]] = field(default_factory=list)
     posting: list[tuple[int, int, int, int]] = field(default_factory=list)
+    label: list[tuple[int, int, int, int]] = field(default_factory=list)
     link: list[tuple[int, int, int]] = field(default_factory=list)
     slot: list[tuple[int, int, int]] = field(default_factory=list)
     payload: list[tuple[int, int, bytes]] = field(default_factory=list)
@@ -115,6 +113,7 @@ class _Rows:
             (INSERT_ENVELOPE, self.envelope),
             (INSERT_EVENT, self.event),
             (INSERT_POSTING, self.posting),
+            (labels.INSERT_LABEL, self.label),
             (INSERT_LINK, self.link),
             (INSERT_SLOT, self.slot),
             (INSERT_PAYLOAD, self.payload),
@@ -205,6 +204,11 @@ class Batch:
         first = self._first(prepared, digest)
         if first is not None:
             return Appended(first, new=False)
+        is_label = prepared.envelope.get("kind") == LABEL_KIND
+        # A label without content may be what it takes to find and erase the rest.
+        if prepared.described.subjects and not (is_label and prepared.payload == b"{}"):
+            fences.check(self._connection, self._session.name, prepared.described.subjects)
+        labelled = labels.targets(prepared, self._session.number, self._require) if is_label else ()
         nanoseconds = self._context.clock()
         microseconds = nanoseconds // 1000
         event_id = prepared.event_id or new_event_id(nanoseconds)
@@ -224,6 +228,9 @@ class Batch:
         )
         self._seal(prepared, event_id, envelope)
         self._index(prepared.type, described, resolved, microseconds)
+        for seq in labelled:
+            where = self._session.number, _SUBJECT_FACET
+            self._rows.label.extend((*where, self._intern(text), seq) for text in described.subjects)
         if place is not None:
             rules.record(place, prepared, keys, resolved.superseded)
         if digest is not None and prepared.proposes:
