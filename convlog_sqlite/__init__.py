@@ -22,6 +22,15 @@ from convlog_sqlite.errors import (
     IdempotencyConflict,
     ImportFailed,
     InvalidEvent,
+    KeysAtRisk,
+    KeySourceFailed,
+    KeystoreDamaged,
+    KeystoreForeign,
+    KeystoreLocked,
+    KeystoreMissing,
+    KeystoreOlder,
+    KeystoreReplaced,
+    KeystoreTruncated,
     KeystoreUnusable,
     MirrorBusy,
     NotAStore,
@@ -45,10 +54,12 @@ from convlog_sqlite.errors import (
     UnknownReference,
     UnsupportedFilesystem,
     UnsupportedPlatform,
+    WrongKey,
 )
 from convlog_sqlite.events import Corrupt, Erased, Event, Live, Locked, Lost, Payload
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.importing import HARNESSES, ImportReport, import_transcripts
+from convlog_sqlite.kek import KeySource
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.redaction import Redaction
@@ -60,9 +71,17 @@ from convlog_sqlite.strictjson import parse as parse_json
 
 if TYPE_CHECKING:
     from convlog_sqlite.aio import AsyncConversationLog, AsyncSession
+    from convlog_sqlite.aio_keys import AsyncStoreKeys
+    from convlog_sqlite.store_keys import KeyChange, StoreKeys
 
-# Imported when first asked for: asyncio alone takes as long as the rest of the package.
-_LATER: Final = {"AsyncConversationLog": "convlog_sqlite.aio", "AsyncSession": "convlog_sqlite.aio"}
+# Imported when first asked for: asyncio alone takes as long as the rest of the package; keys are seldom looked after.
+_LATER: Final = {
+    "AsyncConversationLog": "convlog_sqlite.aio",
+    "AsyncSession": "convlog_sqlite.aio",
+    "AsyncStoreKeys": "convlog_sqlite.aio_keys",
+    "KeyChange": "convlog_sqlite.store_keys",
+    "StoreKeys": "convlog_sqlite.store_keys",
+}
 
 __all__ = [
     "ABSENT",
@@ -70,6 +89,7 @@ __all__ = [
     "Anchor",
     "AsyncConversationLog",
     "AsyncSession",
+    "AsyncStoreKeys",
     "Attachment",
     "ConversationLog",
     "ConvlogError",
@@ -88,6 +108,17 @@ __all__ = [
     "ImportFailed",
     "ImportReport",
     "InvalidEvent",
+    "KeyChange",
+    "KeySource",
+    "KeySourceFailed",
+    "KeysAtRisk",
+    "KeystoreDamaged",
+    "KeystoreForeign",
+    "KeystoreLocked",
+    "KeystoreMissing",
+    "KeystoreOlder",
+    "KeystoreReplaced",
+    "KeystoreTruncated",
     "KeystoreUnusable",
     "Live",
     "Locked",
@@ -115,12 +146,14 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreIOError",
+    "StoreKeys",
     "StoreReadOnly",
     "StoreReplaced",
     "UnderHold",
     "UnknownReference",
     "UnsupportedFilesystem",
     "UnsupportedPlatform",
+    "WrongKey",
     "check_session_id",
     "import_transcripts",
     "parse_json",

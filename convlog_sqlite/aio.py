@@ -33,6 +33,7 @@ from convlog_sqlite.errors import StoreClosed
 from convlog_sqlite.events import Event
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.follow import Waiter
+from convlog_sqlite.kek import KeySource
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.redaction import Redaction
 from convlog_sqlite.session import DEFAULT_LIMIT, Filters, Session, Verbs
@@ -292,11 +293,12 @@ class AsyncConversationLog:
         durability: str = "full",
         read_only: bool = False,
         keys: str | Path | None = None,
+        kek: KeySource | None = None,
     ) -> Self:
         """See `ConversationLog.open`; the store is opened by `async with`."""
         return cls(
             lambda: ConversationLog.open(
-                path, create=create, durability=durability, read_only=read_only, keys=keys
+                path, create=create, durability=durability, read_only=read_only, keys=keys, kek=kek
             )
         )
 

@@ -9,7 +9,16 @@
     │  ├─ SchemaTooNew         written by a newer convlog
     │  ├─ StoreCorrupt         SQLite found the file damaged
     │  ├─ StoreIOError         the operating system refused a read, a write or a sync
-    │  ├─ KeystoreUnusable     the keystore is missing, foreign or damaged
+    │  ├─ KeystoreUnusable     the keystore cannot be used
+    │  │  ├─ KeystoreMissing    there is no file
+    │  │  ├─ KeystoreForeign    it belongs to another store
+    │  │  ├─ KeystoreDamaged    neither copy of its header is whole
+    │  │  ├─ KeystoreTruncated  it ends inside its header
+    │  │  ├─ KeystoreOlder      a copy from before the store was given new keys
+    │  │  ├─ KeystoreLocked     the key-encryption key is not here
+    │  │  ├─ WrongKey           another key-encryption key than the one that opens it
+    │  │  └─ KeystoreReplaced   it was replaced while it was open
+    │  ├─ KeySourceFailed      the key-encryption key cannot be had from where it should come
     │  ├─ StoreClosed          the handle was closed
     │  ├─ StoreReplaced        the database was replaced while it was open
     │  ├─ ForkedHandle         the handle was opened before fork() and is used in the child
@@ -22,6 +31,7 @@
     │  ├─ IdempotencyConflict  the key was used for other content
     │  ├─ PairingError         the tool call cannot take this result
     │  ├─ UnderHold            a hold forbids to erase it
+    │  ├─ KeysAtRisk           keys would be lost or laid open, and nobody said so
     │  └─ MirrorBusy           another exporter keeps these files
     ├─ PayloadUnreadable       the event is known, its content is not
     │  ├─ PayloadErased        by a redaction: normal
@@ -39,7 +49,7 @@ import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 
 class ConvlogError(Exception):
@@ -124,9 +134,73 @@ class StoreIOError(StoreError):
 
 
 class KeystoreUnusable(StoreError):
-    """The keystore is missing, belongs to another store, or is damaged. Never treated as "erased"."""
+    """The keystore cannot be used; the classes below say why. Never treated as "erased"."""
 
     rule = "the keystore cannot be used"
+
+
+class KeystoreMissing(KeystoreUnusable):
+    """There is no keystore where the store says. None is ever made in its place."""
+
+    rule = "the keystore is missing; put it back, or an export of it with `convlog keys import`: the payloads need it"
+
+
+class KeystoreForeign(KeystoreUnusable):
+    """The keystore belongs to another store. It is left alone."""
+
+    rule = "the keystore belongs to another store"
+
+
+class KeystoreDamaged(KeystoreUnusable):
+    """Neither copy of the keystore's header is whole, or the file is no keystore."""
+
+    rule = "the keystore header is damaged; put a copy back, or an export with `convlog keys import`"
+
+
+class KeystoreTruncated(KeystoreUnusable):
+    """The keystore ends inside its header: it is `size` bytes long, the header alone is `least`."""
+
+    def __init__(self, path: str | Path, size: int, least: int) -> None:
+        self.size, self.least = size, least
+        super().__init__(path, f"the keystore was cut: it has {size} bytes, its header alone {least}")
+
+
+class KeystoreOlder(KeystoreUnusable):
+    """A copy of the keystore from before a rekey: generation `found`, and the log knows `known`."""
+
+    def __init__(self, path: str | Path, found: int, known: int) -> None:
+        self.found, self.known = found, known
+        super().__init__(
+            path,
+            f"an older keystore: generation {found}, and the log knows {known}; put the newer one back, or take "
+            "what this one has with `convlog keys import`",
+        )
+
+
+class KeystoreLocked(KeystoreUnusable):
+    """The master key is wrapped, and the key-encryption key is not here: nothing can be sealed or opened."""
+
+    rule = "the keystore is locked: its key-encryption key is not here; see `convlog keys status`"
+
+
+class WrongKey(KeystoreUnusable):
+    """The key-encryption key that was given is not the one that opens this keystore."""
+
+    rule = (
+        "the key-encryption key is not the one that opens this keystore; without any, envelopes can be read"
+    )
+
+
+class KeystoreReplaced(KeystoreUnusable):
+    """The keystore was replaced or removed under the open handle. Nothing was written; open the store again."""
+
+    rule = "the keystore was replaced while it was open; open the store again"
+
+
+class KeySourceFailed(StoreError):
+    """A file, command or prompt did not give a key-encryption key. `path` is the file, or says which source."""
+
+    rule = "it gives no key"
 
 
 class StoreClosed(StoreError):
@@ -227,6 +301,26 @@ class UnderHold(Refused):
         self.holds, self.count = tuple(holds), count
         events = "1 event is" if count == 1 else f"{count} events are"
         super().__init__(f"{events} under hold {', '.join(self.holds)}; release or override it to erase them")
+
+
+class KeysAtRisk(Refused):
+    """Keys would be lost or laid open without anybody having said so. `path` is the file concerned.
+
+    `risk` is `bare` (an export that needs no key), `live` (a keystore that works would be replaced), `present`
+    (a keystore would be destroyed), `foreign` (it is another store's) or `exists` (a file is in the way).
+    """
+
+    RULES: ClassVar[dict[str, str]] = {
+        "bare": "the export could be read by anybody who has the file; give a key or a passphrase, or say so",
+        "live": "the keystore that is here works and would be replaced",
+        "present": "a keystore is here and would be destroyed, and every payload with it",
+        "foreign": "the keystore that is here belongs to another store; move it away yourself",
+        "exists": "a file is here already; it is never overwritten",
+    }
+
+    def __init__(self, path: str | Path, risk: str) -> None:
+        self.path, self.risk = str(path), risk
+        super().__init__(f"{path}: {self.RULES[risk]}")
 
 
 class MirrorBusy(Refused):

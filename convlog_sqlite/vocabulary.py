@@ -41,6 +41,7 @@ REASONS: Final = {
 }
 REASON_NAMES: Final = {code: name for name, code in REASONS.items()}
 REDACTION_KIND: Final = "redaction"
+KEYS_KIND: Final = "keys-rotated"
 
 # What each kind of mutation that convlog itself writes or folds means. Any other kebab-case kind is
 # allowed and kept. `tilldone-*` and `effect-*` are families.
@@ -76,7 +77,7 @@ KINDS: Final = {
     "policy-removed": "a retention policy ended",
     "hold-placed": "content must not be erased",
     "hold-released": "a hold ended",
-    "keys-rotated": "the key-encryption key changed",
+    "keys-rotated": "the keystore changed: rotate, rekey, import or replace-lost",
 }
 
 # The key of a piece of state that a task mutation sets, unless the caller gives one.
