@@ -20,10 +20,7 @@ import contextlib
 import hashlib
 import os
 import re
-import selectors
-import signal
 import stat
-import subprocess
 import time
 import unicodedata
 from collections.abc import Callable, Mapping
@@ -95,9 +92,9 @@ class KeySource:
     What it gave is remembered as long as the object lives: nobody is asked twice.
     """
 
-    def __init__(self, kind: str, kept: int, get: _Text, where: str) -> None:
-        """Use the class methods."""
-        self.kind, self.where = kind, where
+    def __init__(self, kind: str, kept: int, get: _Text, where: str, variable: str | None = None) -> None:
+        """Use the class methods. `variable` is the one of the environment that says the same."""
+        self.kind, self.where, self.variable = kind, where, variable
         self._kept, self._get = kept, get
         self._text: bytes | None = None
         self._derived: dict[Scrypt, bytes] = {}
@@ -105,13 +102,13 @@ class KeySource:
     @classmethod
     def file(cls, path: str | Path) -> KeySource:
         """A key in a file, which nobody but its owner may read."""
-        return cls("file", KEY, lambda: _read_private(Path(path)), str(path))
+        return cls("file", KEY, lambda: _read_private(Path(path)), str(path), FILE_VARIABLE)
 
     @classmethod
     def command(cls, command: str, *, seconds: float = COMMAND_SECONDS) -> KeySource:
         """A key that a shell command prints, within `seconds`: any keyring or KMS tool."""
         where = "the key command"
-        return cls("command", KEY, lambda: _printed(command, seconds, where), where)
+        return cls("command", KEY, lambda: _printed(command, seconds, where), where, COMMAND_VARIABLE)
 
     @classmethod
     def passphrase(cls, passphrase: str | Callable[[], str]) -> KeySource:
@@ -130,7 +127,7 @@ class KeySource:
             data = _read_private(Path(path))
             return data.removesuffix(b"\n").removesuffix(b"\r")
 
-        return cls("passphrase", PASSPHRASE, get, str(path))
+        return cls("passphrase", PASSPHRASE, get, str(path), PASSPHRASE_VARIABLE)
 
     @classmethod
     def environment(cls, environ: Mapping[str, str] = os.environ) -> KeySource | None:
@@ -231,6 +228,9 @@ def _read_private(path: Path) -> bytes:
 
 def _printed(command: str, seconds: float, where: str) -> bytes:
     """What a command prints. It and what it started is killed when its time is over. Raises KeySourceFailed."""
+    import signal  # noqa: PLC0415 seldom needed, and the command starts without them
+    import subprocess  # noqa: PLC0415
+
     deadline = time.monotonic() + seconds
     try:
         process = subprocess.Popen(  # noqa: S603 the command is the user's own
@@ -261,6 +261,8 @@ def _printed(command: str, seconds: float, where: str) -> bytes:
 
 def _read_until(stream: IO[bytes], deadline: float) -> bytes:
     """All of a stream, or its beginning where it is too long for a key. Raises TimeoutError."""
+    import selectors  # noqa: PLC0415 as above
+
     data = b""
     with selectors.DefaultSelector() as selector:
         selector.register(stream, selectors.EVENT_READ)

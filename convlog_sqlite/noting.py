@@ -62,15 +62,16 @@ def _tell(store: opening.Store) -> bool:
 
 
 def _mutation(header: Header) -> Draft:
+    act = ACT_NAMES.get(header.act, "unknown")
     return Draft(
         type="mutation",
         agent=header.by or STORE_AGENT,
         kind=KEYS_KIND,
         state_key=KEYS_KEY,
         thread_id=KEYS_THREAD,
-        correlation_id=KnownKeys(header.generation, header.change).to_text(),
+        correlation_id=KnownKeys(header.generation, header.change).to_text(act),
         value={
-            "act": ACT_NAMES.get(header.act, "unknown"),
+            "act": act,
             "generation": header.generation,
             "protection": header.protection,
         },

@@ -12,6 +12,7 @@ It yields findings and never stops at the first. Severity `fault` is something t
     payload-missing    the sealed payload is not there, and nothing says that it was erased
     payload-corrupt    the sealed payload, or a blob, does not open
     key-lost           the key is gone without a redaction
+    keystore-short     the keystore ends before the last slot that the log uses: it was cut, or is an older copy
     tombstone          the key of an erased event may be there, or is gone and the log does not say by what
     commitment         the content is not what the envelope's commitment was made of
     pairing            a result without its call, a call with two results, a wrong list of open calls
@@ -413,6 +414,9 @@ def _tombstones(walk: _Walk) -> Iterator[Finding]:
         if walk.is_wanted(session):
             yield Finding("tombstone", detail, session, seq)
     if not walk.wanted:
+        short = tombstones.is_short(walk.reader)
+        if short is not None:
+            yield Finding("keystore-short", short)
         for pos in tombstones.of_no_event(walk.reader):
             yield Finding("tombstone", f"a tombstone names position {pos}, where no event is")
 

@@ -49,6 +49,7 @@ VERBS: Final = {
         "retention", "hold", "care", "convlog hold place --session build --reason legal_order --by ops"
     ),
     "anchor": Entry("care", "anchor", "care", "convlog anchor > head.json"),
+    "keys": Entry("keys", "keys", "care", "convlog keys rotate --key-file ~/.config/convlog.kek --by ops"),
 }
 
 

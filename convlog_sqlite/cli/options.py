@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from convlog_sqlite import ConversationLog, ConvlogError, Session
+from convlog_sqlite import ConversationLog, ConvlogError, KeySource, Session
 from convlog_sqlite.cli.failing import REFUSED, complain, fail
 
 
@@ -35,7 +35,9 @@ def settings(context: typer.Context) -> Settings:
 def reading(context: typer.Context, store: str | None) -> Iterator[ConversationLog]:
     """The store, to be read only. It is never made here."""
     given = settings(context)
-    with ConversationLog.open(store or given.store, create=False, read_only=True, keys=given.keys) as log:
+    with ConversationLog.open(
+        store or given.store, create=False, read_only=True, keys=given.keys, kek=key_source()
+    ) as log:
         yield log
 
 
@@ -43,10 +45,20 @@ def reading(context: typer.Context, store: str | None) -> Iterator[ConversationL
 def writing(context: typer.Context, store: str | None, *, create: bool) -> Iterator[ConversationLog]:
     """The store, to be written to. Making one is said on stderr."""
     given = settings(context)
-    with ConversationLog.open(store or given.store, create=create, keys=given.keys) as log:
+    with ConversationLog.open(store or given.store, create=create, keys=given.keys, kek=key_source()) as log:
         if log.created:
             complain(f"made a new store: {log.path}")
         yield log
+
+
+def key_source() -> KeySource | None:
+    """What opens the keystore: as the environment says, else a passphrase that a person at a terminal is asked for."""
+    said = KeySource.environment()
+    if said is not None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return said
+    return KeySource.passphrase(
+        lambda: str(typer.prompt("Passphrase of the keystore", hide_input=True, err=True))
+    )
 
 
 def existing(log: ConversationLog, session_id: str) -> Session:

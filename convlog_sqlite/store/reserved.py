@@ -17,13 +17,13 @@ from convlog_sqlite.database import Connection, fetch
 from convlog_sqlite.events import Event
 from convlog_sqlite.store.candidates import Candidate
 from convlog_sqlite.store.reading import Opener
-from convlog_sqlite.vocabulary import STORE_SESSION
+from convlog_sqlite.vocabulary import KEYS_KIND, STORE_SESSION
 
 SELECT_SETTINGS: Final = """
 SELECT e.seq, v.id, v.bytes, p.slot, p.sealed FROM session AS s
 CROSS JOIN event AS e ON e.session = s.id CROSS JOIN name AS k ON k.id = e.kind
 CROSS JOIN envelope AS v ON v.pos = e.pos LEFT JOIN payload AS p ON p.pos = v.pos
-WHERE s.name = ? AND k.text IN ('policy-set', 'policy-removed', 'hold-placed', 'hold-released')
+WHERE s.name = ? AND k.text IN ('policy-set', 'policy-removed', 'hold-placed', 'hold-released', 'keys-rotated')
 ORDER BY e.seq"""
 NEWEST_KEYS: Final = """
 SELECT v.bytes FROM session AS s JOIN name AS n ON n.text = ?2
@@ -33,7 +33,8 @@ WHERE s.name = ?1 ORDER BY p.seq DESC LIMIT 1"""
 
 KEYS_THREAD: Final = "keys"  # by which the newest change is found
 KEYS_KEY: Final = "store/keystore"
-_CHANGE: Final = "keystore/{generation}/{change}"
+_CHANGE: Final = "keystore/{generation}/{change}/{act}"
+_FORGETS: Final = "/replace-lost"
 HOLD_KEY: Final = "hold/{id}"
 POLICY_KEY: Final = "policy/{id}"
 
@@ -98,16 +99,16 @@ class KnownKeys:
     generation: int = 1
     change: int = 0
 
-    def to_text(self) -> str:
+    def to_text(self, act: str) -> str:
         """As the envelope's correlation id has it."""
-        return _CHANGE.format(generation=self.generation, change=self.change)
+        return _CHANGE.format(generation=self.generation, change=self.change, act=act)
 
 
 def known_keys(connection: Connection) -> KnownKeys:
     """What this snapshot of the log knows of the keystore."""
     for (envelope,) in fetch(connection, NEWEST_KEYS, (STORE_SESSION, KEYS_THREAD)):
         with contextlib.suppress(ValueError, KeyError, TypeError):  # a changed envelope may say anything
-            _, generation, change = strictjson.load(envelope)["correlation_id"].split("/")
+            _, generation, change, _ = strictjson.load(envelope)["correlation_id"].split("/")
             return KnownKeys(int(generation), int(change))
     return KnownKeys()
 
@@ -115,8 +116,12 @@ def known_keys(connection: Connection) -> KnownKeys:
 def standing(connection: Connection, opener: Opener) -> Standing:
     """The holds and policies as this snapshot has them. Raises PayloadUnreadable."""
     found = Standing()
-    for event in opener.events(STORE_SESSION, fetch(connection, SELECT_SETTINGS, (STORE_SESSION,))):
-        found.take(event)
+    events = opener.events(STORE_SESSION, fetch(connection, SELECT_SETTINGS, (STORE_SESSION,)))
+    # What was decided under a keystore that is lost for good can never be read, nor can what it was about.
+    lost = [n for n, event in enumerate(events) if (event.correlation_id or "").endswith(_FORGETS)]
+    for event in events[lost[-1] + 1 if lost else 0 :]:
+        if event.kind != KEYS_KIND:
+            found.take(event)
     return found
 
 
