@@ -249,6 +249,11 @@ class Keystore:
             raise KeystoreLocked(self._path)
         return self._master
 
+    def check_usable(self) -> None:
+        """Raise KeystoreLocked, KeystoreReplaced or StoreClosed when nothing can be sealed."""
+        self._check_identity()
+        self.require_master()
+
     def rewrap(self, wrapping: Wrapping, act: str, by: str, change: int) -> None:
         """Keep the same master key under another wrapping, in both header copies, one after the other.
 

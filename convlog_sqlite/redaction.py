@@ -94,7 +94,7 @@ class Redactor:
             decision = self._eraser(self._store.database).look(scope, override)
             erased = sum(map(len, decision.positions.values()))
             return Redaction(decision.matched, erased, decision.already, decision.protected, dry_run=True)
-        _ = self._store.keystore.pepper  # locked: the event that says what was erased could not be written
+        self._store.keystore.check_usable()  # else the event that says what was erased could not be written
         with _Alone(self._store) as database:
             eraser = self._eraser(database)
             decision, intents = eraser.intend(scope, by, reason, override)
@@ -109,7 +109,7 @@ class Redactor:
         now = self._clock()
         if dry_run:
             return _of_due(self._expiry(self._store.database, now).look(), dry_run=True)
-        _ = self._store.keystore.pepper  # as above
+        self._store.keystore.check_usable()  # as above
         with _Alone(self._store) as database:
             found = _of_due(self._expiry(database, now).intend(by, "retention", now), dry_run=False)
             eraser = self._eraser(database)

@@ -231,11 +231,11 @@ class StoreKeys:
             wrapping = None if self._kek is None or self._kek is opened_by else self._kek.wrapping()
             header = source.header if wrapping is None else source.header.wrapped_by(wrapping, master)
             header = header.done("import", by, *place.next(source.header, *header_there))
-            rekeying.put_in_place(place.path, header, rekeying.merged(source, current, own))
-            slots = rekeying.slots_in(place.path)
+            slots = max(source.slots, 0 if current is None else rekeying.slots_in(place.path))
             change = _change("import", header, slots, _missing(place, slots))
             if change.missing:
                 change.set_aside.extend(self._set_mirrors_aside())
+            rekeying.put_in_place(place.path, header, rekeying.merged(source, current, own))
         self._tell(opened_by if wrapping is None else self._kek)
         return change
 
@@ -253,9 +253,9 @@ class StoreKeys:
             _, there, _ = self._current(place, files, replace=discard, risk="present")
             header = Header.new(place.store_id, _wrapping(self._kek))
             header = header.done("replace-lost", by, *place.next(*there))
-            rekeying.put_in_place(place.path, header, ())
             change = _change("replace-lost", header, 0, place.highest + 1)
             change.set_aside.extend(self._set_mirrors_aside())
+            rekeying.put_in_place(place.path, header, ())
         self._tell(self._kek)
         return change
 

@@ -91,7 +91,15 @@ def test_a_command_prints_the_key(tmp_path):
 
 @pytest.mark.parametrize(
     "command",
-    ["exit 3", f"echo {RAW.hex()}; exit 1", "echo junk", "true", "no-such-program-anywhere", "kill -9 $$", "a\0b"],
+    [
+        "exit 3",
+        f"echo {RAW.hex()}; exit 1",
+        "echo junk",
+        "true",
+        "no-such-program-anywhere",
+        "kill -9 $$",
+        "a\0b",
+    ],
 )
 def test_a_command_that_fails_gives_no_key(command, capfd):
     """Whatever it printed does not count when its status says that it failed, and junk is no key."""
@@ -99,7 +107,9 @@ def test_a_command_that_fails_gives_no_key(command, capfd):
         KeySource.command(command).key(KEY, NO_SCRYPT)
 
 
-@pytest.mark.parametrize("command", ["sleep 60", "exec >&-; sleep 60", f"echo {RAW.hex()}; sleep 60 & sleep 60"])
+@pytest.mark.parametrize(
+    "command", ["sleep 60", "exec >&-; sleep 60", f"echo {RAW.hex()}; sleep 60 & sleep 60"]
+)
 def test_a_command_that_hangs_is_killed_with_what_it_started(tmp_path, command):
     """After its time it is over, and no process of it stays."""
     begun = time.monotonic()
