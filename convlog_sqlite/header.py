@@ -36,6 +36,7 @@ ACT_NAMES: Final = {code: name for name, code in ACTS.items()}
 LONGEST_NAME: Final = 256  # bytes of the agent's name
 GENERATION: Final = struct.Struct(">16sQ")  # store id and generation, at 16
 _MAGIC: Final = b"CONVLOGK"
+_VERSION: Final = 1
 _HEADER: Final = struct.Struct(">8sHH4x16sQ40s40sIBBHH16s256s78x32s")
 
 _PROTECTION: Final = {
@@ -93,7 +94,7 @@ class Header:
     def to_bytes(self) -> bytes:
         """Two equal copies: all that stands before the first slot."""
         data = _HEADER.pack(
-            _MAGIC, 1, self.kept, self.store_id, self.generation, self.master, self.pepper,
+            _MAGIC, _VERSION, self.kept, self.store_id, self.generation, self.master, self.pepper,
             self.change, self.act, *self.scrypt, self.by.encode(), b"",
         )  # fmt: skip
         copy = (data[:480] + hashlib.sha256(data[:480]).digest()).ljust(COPY_BYTES, b"\0")
@@ -107,7 +108,13 @@ class Header:
         (
             magic, version, kept, store_id, generation, master, pepper, change, act, log_n, r, p, salt, by, digest,
         ) = _HEADER.unpack_from(data)  # fmt: skip
-        if magic != _MAGIC or version != 1 or hashlib.sha256(data[:480]).digest() != digest:
+        if magic != _MAGIC or version != _VERSION or hashlib.sha256(data[:480]).digest() != digest:
             return None
         agent = by.rstrip(b"\0").decode(errors="replace")
         return cls(kept, store_id, generation, master, pepper, change, act, agent, Scrypt(log_n, r, p, salt))
+
+
+def is_of_newer_format(data: bytes) -> bool:
+    """Whether a copy is whole and a later convlog wrote it: it is damaged to us, and not ours to mend."""
+    version = int.from_bytes(data[8:10], "big")
+    return data[:8] == _MAGIC and version > _VERSION and hashlib.sha256(data[:480]).digest() == data[480:512]

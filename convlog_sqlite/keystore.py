@@ -48,7 +48,7 @@ from convlog_sqlite.errors import (
 )
 from convlog_sqlite.events import Erased, Locked, Lost
 from convlog_sqlite.filesystem import PRIVATE_FILE, sync, sync_directory, write_all
-from convlog_sqlite.header import COPY_BYTES, GENERATION, Header
+from convlog_sqlite.header import COPY_BYTES, GENERATION, Header, is_of_newer_format
 from convlog_sqlite.instants import from_milliseconds
 from convlog_sqlite.kek import PASSPHRASE, UNWRAPPED, KeySource, Wrapping
 from convlog_sqlite.vocabulary import REASON_NAMES
@@ -281,7 +281,8 @@ class Keystore:
         """
         good = self.header.to_bytes()[:COPY_BYTES]
         with os_errors(self._path):
-            if all(self._file.read(COPY_BYTES, at) == good for at in (0, COPY_BYTES)):
+            found = [self._file.read(COPY_BYTES, at) for at in (0, COPY_BYTES)]
+            if all(copy == good or is_of_newer_format(copy) for copy in found):
                 return
             try:
                 self._file.lock()

@@ -12,7 +12,7 @@ from typing import Final
 from convlog_sqlite import rekeying
 from convlog_sqlite.database import Connection
 from convlog_sqlite.drafts import Draft
-from convlog_sqlite.errors import StoreError
+from convlog_sqlite.errors import ConvlogError
 from convlog_sqlite.header import ACT_NAMES, Header
 from convlog_sqlite.store import opening
 from convlog_sqlite.store.preparing import Prepared, prepare
@@ -29,7 +29,7 @@ class _Told(Exception):
 def note(store: opening.Store) -> bool:
     """Mend the keystore's header, remove what a crash left beside it, and tell the log of a change. True if it was told.
 
-    Not with a locked keystore: nothing can be sealed. Never raises a StoreError: a store where this cannot be done
+    Not with a locked keystore: nothing can be sealed. Never raises a ConvlogError: a store where this cannot be done
     can be read and written; it is logged, and done at a later open.
     """
     if store.keystore_path is None or store.database.read_only:
@@ -40,7 +40,7 @@ def note(store: opening.Store) -> bool:
             return False
         store.keystore.mend()
         return store.keystore.header.change > store.known.change and _tell(store)
-    except StoreError as error:
+    except ConvlogError as error:
         _log.error("keystore: %s", error)
         return False
 

@@ -125,6 +125,7 @@ def put_in_place(path: Path, header: Header, slots: Iterable[bytes]) -> None:
     with os_errors(path):
         write(following, header, slots)
         if path.exists():
+            _give_to_the_same(path, following)
             try:
                 os.link(path, last)
             except OSError as error:
@@ -135,6 +136,14 @@ def put_in_place(path: Path, header: Header, slots: Iterable[bytes]) -> None:
         sync_directory(path.parent)
         files.destroy(last)
         sync_directory(path.parent)
+
+
+def _give_to_the_same(old: Path, new: Path) -> None:
+    """Who could open the old file can open the new one, though somebody else (root) wrote it."""
+    before, now = old.stat(), new.stat()
+    if (before.st_uid, before.st_gid) != (now.st_uid, now.st_gid):
+        os.chown(new, before.st_uid, before.st_gid)
+    new.chmod(before.st_mode & 0o777)
 
 
 def clean(path: Path, store_id: bytes) -> None:

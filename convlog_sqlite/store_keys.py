@@ -115,12 +115,15 @@ class StoreKeys:
         self._kek, self._clock = kek or KeySource.environment(), clock
 
     def status(self) -> dict[str, Any]:
-        """What the keystore is and whether it opens, as JSON values. Raises NotAStore, SchemaTooNew.
+        """What the keystore is and whether it opens, as JSON values. Raises NotAStore, SchemaTooNew, StoreBusy.
 
         `state` is `open`, `locked`, `wrong-key`, `no-key` (the source fails), `missing`, `foreign`, `damaged`,
         `truncated`, `older` or `unusable`. `missing_slots` counts slots that the log uses behind its end.
         """
-        place = self._place()
+        with opening.joined(self.path):
+            return self._status(self._place())
+
+    def _status(self, place: _Place) -> dict[str, Any]:
         said: dict[str, Any] = {
             "path": str(place.path),
             "state": "open",
@@ -194,8 +197,11 @@ class StoreKeys:
         An erasure after this does not reach it, and neither does a rekey: destroy it, or the key that opens it.
         Raises KeysAtRisk for a copy that would be bare without `bare` saying so, and where a file is.
         """
-        target, place = Path(file).absolute(), self._place()
-        with self._looking(place, self._kek) as keystore:
+        target = Path(file).absolute()
+        with ExitStack() as held:
+            held.enter_context(opening.joined(self.path))
+            place = self._place()
+            keystore = held.enter_context(self._looking(place, self._kek))
             _check_age(place, keystore.header)
             header = keystore.header
             if seal is not None or bare:
@@ -222,7 +228,7 @@ class StoreKeys:
         """
         _check_by(by)
         with opening.alone(self.path), ExitStack() as files:
-            place = self._place()
+            place = self._place(read_only=False)
             opener = opened_by or self._kek
             kept = Keystore.open(Path(file).absolute(), place.store_id, writable=False, kek=opener)
             source = files.enter_context(closing(kept))
@@ -249,7 +255,7 @@ class StoreKeys:
         """
         _check_by(by)
         with opening.alone(self.path), ExitStack() as files:
-            place = self._place()
+            place = self._place(read_only=False)
             _, there, _ = self._current(place, files, replace=discard, risk="present")
             header = Header.new(place.store_id, _wrapping(self._kek))
             header = header.done("replace-lost", by, *place.next(*there))
@@ -259,8 +265,8 @@ class StoreKeys:
         self._tell(self._kek)
         return change
 
-    def _place(self) -> _Place:
-        store_id, known, highest = opening.without_keystore(self.path)
+    def _place(self, *, read_only: bool = True) -> _Place:
+        store_id, known, highest = opening.without_keystore(self.path, read_only=read_only)
         return _Place(store_id, known, highest, self._keys or opening.keystore_of(self.path))
 
     def _looking(self, place: _Place, kek: KeySource | None) -> AbstractContextManager[Keystore]:

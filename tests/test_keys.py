@@ -108,7 +108,7 @@ def told(path, source=None):
 
 def left_beside(path):
     """Files of an unfinished act."""
-    return sorted(name for name in os.listdir(path) if "convlog-" in name)
+    return sorted(file.name for file in path.iterdir() if "convlog-" in file.name)
 
 
 def state(path, source=None):
@@ -209,6 +209,19 @@ class TestRotate:
             answers(sealed, kek("one"), read_only=False)
             assert (sealed / "log.keys").read_bytes()[:SLOTS_AT] == good
 
+    def test_a_copy_of_a_newer_format_is_left_alone(self, store):
+        """A later convlog wrote it: this one uses the other copy and does not write over what it does not know."""
+        import hashlib
+
+        data = bytearray((store / "log.keys").read_bytes()[:480])
+        data[9] = 2
+        with (store / "log.keys").open("r+b") as file:
+            file.seek(4096)
+            file.write(bytes(data) + hashlib.sha256(data).digest())
+        before = (store / "log.keys").read_bytes()[:SLOTS_AT]
+        assert answers(store, read_only=False) == WHOLE
+        assert (store / "log.keys").read_bytes()[:SLOTS_AT] == before
+
 
 class TestRekey:
     def test_everything_opens_under_a_new_master_key(self, sealed, kek):
@@ -276,7 +289,9 @@ class TestRekey:
         tried = []
 
         def raw(keystore, *place):
-            tried.append(pytest.raises(StoreBusy, ConversationLog.open, store))
+            with pytest.raises(StoreBusy) as busy:
+                ConversationLog.open(store)
+            tried.append(busy)
             return real(keystore, *place)
 
         monkeypatch.setattr(keystores.Keystore, "raw", raw)
@@ -338,6 +353,20 @@ class TestRekey:
         assert answers(path, kek("one")) == ["live", "live"]
         assert sorted(file.name for file in moved.parent.iterdir() if "convlog-" in file.name) == []
 
+    def test_who_could_open_it_still_can(self, store):
+        """The new file has the mode of the old one; nobody else gets at it meanwhile."""
+        (store / "log.keys").chmod(0o640)
+        StoreKeys(store).rekey(**OPS)
+        assert (store / "log.keys").stat().st_mode & 0o777 == 0o640
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+    def test_root_leaves_it_to_its_owner(self, store):
+        """A rekey by root does not lock the owner out."""
+        os.chown(store / "log.keys", 1234, 1235)
+        StoreKeys(store).rekey(**OPS)
+        found = (store / "log.keys").stat()
+        assert (found.st_uid, found.st_gid) == (1234, 1235)
+
     def test_lost_stays_lost_and_never_becomes_erased(self, store):
         """Holes, wrong bytes and a torn tail are lost afterwards too, and the slots behind them still open."""
         with ConversationLog.open(store, read_only=True) as log, log._store.database.read() as connection:
@@ -398,7 +427,7 @@ def killed_at(number, act):
             setattr(os, name, counting(getattr(os, name)))
         try:
             act()
-        except BaseException:
+        except BaseException:  # noqa: BLE001 the child must not run the tests of its parent
             os._exit(1)
         os._exit(0)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -605,7 +634,7 @@ class TestLocked:
                 lambda: session.message("x", agent="a"),
                 lambda: log.redact(events=[event.id], reason="test", by="ops"),
                 lambda: log.apply_retention(by="ops"),
-                lambda: log.mirror.update(),
+                log.mirror.update,
                 lambda: log.foreign_id("h", "k"),
             ):
                 with pytest.raises(KeystoreLocked):
@@ -684,6 +713,24 @@ class TestExport:
         assert (tmp_path / "there").read_text() == "mine"
         with pytest.raises(StoreIOError):
             StoreKeys(sealed).export(tmp_path / "none" / "x")
+
+    def test_no_keystore_is_replaced_while_it_is_copied(self, store, tmp_path, monkeypatch):
+        """Else the copy would hold the zeros with which the old file is overwritten."""
+        monkeypatch.setattr(opening, "_ALONE_SECONDS", 0.05)
+        real = keystores.Keystore.raw
+        tried = []
+
+        def raw(keystore, *place):
+            if not tried:
+                tried.append(store)
+                with pytest.raises(StoreBusy):
+                    StoreKeys(store).rekey(**OPS)
+            return real(keystore, *place)
+
+        monkeypatch.setattr(keystores.Keystore, "raw", raw)
+        StoreKeys(store).export(tmp_path / "copy", bare=True)
+        assert tried
+        assert (tmp_path / "copy").read_bytes()[SLOTS_AT:] == (store / "log.keys").read_bytes()[SLOTS_AT:]
 
 
 class TestImport:

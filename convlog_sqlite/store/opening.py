@@ -287,15 +287,16 @@ def _check_store(directory: Path) -> None:
     check_filesystem(directory)
 
 
-def without_keystore(directory: Path) -> tuple[bytes, KnownKeys, int]:
+def without_keystore(directory: Path, *, read_only: bool = True) -> tuple[bytes, KnownKeys, int]:
     """Store id, what the log knows of the keystore, and the highest slot: for a store whose keystore may be missing.
 
-    Raises NotAStore, SchemaTooNew, StoreError.
+    Unless `read_only`, a pending upgrade is done: nobody can open the store for it. Raises NotAStore,
+    SchemaTooNew, StoreReadOnly, StoreError.
     """
     _check_store(directory)
     database = Database(str(directory / DATABASE), durability="full", read_only=True, gate=None)
     try:
-        identity = _check_schema(database, directory, read_only=True)
+        identity = _check_schema(database, directory, read_only=read_only)
         with database.read() as connection:
             return identity, known_keys(connection), value(connection, HIGHEST_SLOT)
     finally:
@@ -319,6 +320,18 @@ def alone(directory: Path) -> Iterator[None]:
         yield
     finally:
         handles.close()
+
+
+@contextlib.contextmanager
+def joined(directory: Path) -> Iterator[None]:
+    """Nobody has the store alone as long as the block lasts: its keystore is not replaced. Raises StoreBusy."""
+    _check_store(directory)
+    handles = _join_handles(directory, read_only=True)
+    try:
+        yield
+    finally:
+        if handles is not None:
+            handles.close()
 
 
 def _join_handles(directory: Path, *, read_only: bool) -> FileLock | None:

@@ -109,7 +109,9 @@ def known_keys(connection: Connection) -> KnownKeys:
     for (envelope,) in fetch(connection, NEWEST_KEYS, (STORE_SESSION, KEYS_THREAD)):
         with contextlib.suppress(ValueError, KeyError, TypeError):  # a changed envelope may say anything
             _, generation, change, _ = strictjson.load(envelope)["correlation_id"].split("/")
-            return KnownKeys(int(generation), int(change))
+            known = KnownKeys(int(generation), int(change))
+            if 0 < known.generation < 1 << 62 and 0 <= known.change < 1 << 31:  # what a header can hold
+                return known
     return KnownKeys()
 
 
