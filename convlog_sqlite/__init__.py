@@ -17,6 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 from convlog_sqlite.drafts import ABSENT, Attachment, Draft, ForeignDraft, check_session_id
 from convlog_sqlite.errors import (
     ConvlogError,
+    EffectClaimed,
+    EffectCommitted,
+    EffectInDoubt,
+    EffectTransitionError,
     EventTooLarge,
     ForkedHandle,
     IdempotencyConflict,
@@ -33,7 +37,9 @@ from convlog_sqlite.errors import (
     KeystoreTruncated,
     KeystoreUnusable,
     MirrorBusy,
+    NoReply,
     NotAStore,
+    NotAuthorized,
     PairingError,
     PayloadCorrupt,
     PayloadErased,
@@ -42,6 +48,7 @@ from convlog_sqlite.errors import (
     PayloadUnreadable,
     Refused,
     SchemaTooNew,
+    StateConflict,
     StoreBusy,
     StoreClosed,
     StoreCorrupt,
@@ -63,10 +70,12 @@ from convlog_sqlite.kek import KeySource
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.redaction import Redaction
+from convlog_sqlite.residue import Residue
 from convlog_sqlite.retention import RetentionPolicy
 from convlog_sqlite.session import EventKeys, Filters, Session
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reserved import Hold
+from convlog_sqlite.store.tracing import Edge, Trace
 from convlog_sqlite.strictjson import parse as parse_json
 
 if TYPE_CHECKING:
@@ -95,6 +104,11 @@ __all__ = [
     "ConvlogError",
     "Corrupt",
     "Draft",
+    "Edge",
+    "EffectClaimed",
+    "EffectCommitted",
+    "EffectInDoubt",
+    "EffectTransitionError",
     "Erased",
     "Event",
     "EventKeys",
@@ -125,7 +139,9 @@ __all__ = [
     "Lost",
     "Mirror",
     "MirrorBusy",
+    "NoReply",
     "NotAStore",
+    "NotAuthorized",
     "Page",
     "PairingError",
     "Payload",
@@ -136,10 +152,12 @@ __all__ = [
     "PayloadUnreadable",
     "Redaction",
     "Refused",
+    "Residue",
     "RetentionPolicy",
     "SchemaTooNew",
     "Session",
     "SessionSummary",
+    "StateConflict",
     "StoreBusy",
     "StoreClosed",
     "StoreCorrupt",
@@ -149,6 +167,7 @@ __all__ = [
     "StoreKeys",
     "StoreReadOnly",
     "StoreReplaced",
+    "Trace",
     "UnderHold",
     "UnknownReference",
     "UnsupportedFilesystem",

@@ -18,15 +18,11 @@ event that stands there, or records it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
-from concurrent.futures import Future
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, Unpack
+from typing import Any, Final, Self, Unpack
 
 from convlog_sqlite.drafts import Draft, check_session_id
 from convlog_sqlite.errors import StoreClosed
@@ -39,135 +35,12 @@ from convlog_sqlite.redaction import Redaction
 from convlog_sqlite.session import DEFAULT_LIMIT, Filters, Session, Verbs
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reading import SCAN
-
-Result = TypeVar("Result")
+from convlog_sqlite.store.tracing import Trace
+from convlog_sqlite.threads import Appender, Result, Threads
+from convlog_sqlite.tracing import DEFAULT_TRACE
 
 _READERS: Final = 4
 _FINDINGS_AT_ONCE: Final = 100
-
-
-class _Threads:
-    """Daemon threads that run what is put to them, one job each at a time."""
-
-    def __init__(self, name: str, count: int) -> None:
-        self._jobs: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
-        self._count = count
-        self._putting, self._stopped = threading.Lock(), False
-        for number in range(count):
-            threading.Thread(target=self._run, name=f"convlog-{name}-{number}", daemon=True).start()
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            future, call = job
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(call())
-            except BaseException as error:  # noqa: BLE001 it belongs to whoever waits
-                future.set_exception(error)
-
-    def submit(self, call: Callable[[], Result]) -> Future[Result]:
-        """Put `call` to the threads. Raises StoreClosed once they were told to end."""
-        future: Future[Result] = Future()
-        with self._putting:
-            if self._stopped:
-                raise StoreClosed("the log", "it was closed")
-            self._jobs.put((future, call))
-        return future
-
-    def run(self, call: Callable[[], Result]) -> Awaitable[Result]:
-        """The result of `call`, awaited."""
-        return asyncio.wrap_future(self.submit(call))
-
-    async def make(self, call: Callable[[], Result], unmake: Callable[[Result], None]) -> Result:
-        """The result of `call`; one that nobody waits for any more is unmade."""
-        future = self.submit(call)
-        try:
-            return await asyncio.wrap_future(future)
-        except BaseException:  # cancelled too: what is made after all belongs to nobody
-            future.add_done_callback(
-                lambda done: None if done.cancelled() or done.exception() else unmake(done.result())
-            )
-            raise
-
-    def stop(self) -> None:
-        """Let the threads end once they have done what was put to them."""
-        with self._putting:
-            self._stopped = True
-            for _ in range(self._count):
-                self._jobs.put(None)
-
-
-_Append = tuple[str, str | None, Sequence[Draft]]
-_Waiting = tuple[asyncio.AbstractEventLoop, "asyncio.Future[list[Event]]", _Append]
-
-
-class _Appender:
-    """One thread that commits what waits, together."""
-
-    def __init__(self, log: ConversationLog) -> None:
-        self._log = log
-        self._jobs: SimpleQueue[_Waiting | None] = SimpleQueue()
-        self._putting, self._stopped = threading.Lock(), False
-        self._thread = threading.Thread(target=self._run, name="convlog-appender", daemon=True)
-        self._thread.start()
-
-    async def append(self, append: _Append) -> list[Event]:
-        loop = asyncio.get_running_loop()
-        # The caller's future may be cancelled; the job in the queue is not: it is committed all the same.
-        future: asyncio.Future[list[Event]] = loop.create_future()
-        with self._putting:
-            if self._stopped:  # by another loop: what is put now is never taken
-                raise StoreClosed("the log", "it was closed")
-            self._jobs.put((loop, future, append))
-        return await future
-
-    def _run(self) -> None:
-        while (first := self._jobs.get()) is not None:
-            waiting, last = self._together(first)
-            appends = [append for _, _, append in waiting]
-            outcomes: Sequence[list[Event] | BaseException]
-            try:
-                outcomes = self._log.append_together(appends)
-            except BaseException as error:  # noqa: BLE001 it belongs to those who wait
-                outcomes = [error] * len(waiting)
-            by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[list[Event]], Any]]] = {}
-            for (loop, future, _), outcome in zip(waiting, outcomes, strict=True):
-                by_loop.setdefault(loop, []).append((future, outcome))
-            for loop, settled in by_loop.items():
-                # A loop that was closed meanwhile has nobody waiting any more.
-                with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(_hand_over, settled)
-            if last:
-                return
-
-    def _together(self, first: _Waiting) -> tuple[list[_Waiting], bool]:
-        waiting = [first]
-        while True:
-            try:
-                job = self._jobs.get_nowait()
-            except Empty:
-                return waiting, False
-            if job is None:
-                return waiting, True
-            waiting.append(job)
-
-    def stop(self) -> None:
-        """Return once everything that was handed over is committed."""
-        with self._putting:
-            self._stopped = True
-            self._jobs.put(None)
-        self._thread.join()
-
-
-def _hand_over(settled: list[tuple[asyncio.Future[list[Event]], Any]]) -> None:
-    for future, outcome in settled:
-        if future.done():  # cancelled: the event is in the log, and nobody waits for it
-            continue
-        if isinstance(outcome, BaseException):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
 
 
 class AsyncSession(Verbs[Awaitable[Event]]):
@@ -242,6 +115,51 @@ class AsyncSession(Verbs[Awaitable[Event]]):
             for line in block:
                 yield line
 
+    async def ask(
+        self,
+        body: str,
+        *,
+        agent: str,
+        to: str,
+        task_id: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 as in `Session.ask`
+    ) -> Event:
+        """See `Session.ask`."""
+        return await self.reply_to(
+            await self.request(body, agent=agent, to=to, task_id=task_id), timeout=timeout
+        )
+
+    async def reply_to(
+        self,
+        request: Event | str,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 as in `Session.reply_to`
+    ) -> Event:
+        """See `Session.reply_to`. Has a thread of its own while it waits."""
+        waiter = await self._log.make(self._log.sync.waiter, Waiter.close)
+        return await self._waiting(waiter, lambda: self._session.reply_by(waiter, request, timeout))
+
+    async def approved(
+        self,
+        proposal: Event | str,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 as in `Session.approved`
+    ) -> Event:
+        """See `Session.approved`. Has a thread of its own while it waits."""
+        waiter = await self._log.make(self._log.sync.waiter, Waiter.close)
+        return await self._waiting(waiter, lambda: self._session.approval_by(waiter, proposal, timeout))
+
+    async def _waiting(self, waiter: Waiter, call: Callable[[], Event]) -> Event:
+        thread = Threads("asker", 1)
+        try:
+            return await thread.run(call)
+        finally:
+            waiter.interrupt()
+            # Runs behind the wait that was interrupted, if there was one.
+            closed = thread.run(waiter.close)
+            thread.stop()
+            await asyncio.shield(closed)
+
     async def follow(
         self,
         after: int | None = None,
@@ -253,7 +171,7 @@ class AsyncSession(Verbs[Awaitable[Event]]):
         start = await self.head() if after is None else after
         waiter = await self._log.make(self._log.sync.waiter, Waiter.close)
         pages = self._session.follow_pages(waiter, start, timeout, filters)
-        thread = _Threads("follower", 1)
+        thread = Threads("follower", 1)
         try:
             while (page := await thread.run(lambda: next(pages, None))) is not None:
                 for event in page:
@@ -281,8 +199,8 @@ class AsyncConversationLog:
         """Use `open` or `ephemeral`."""
         self._opened = opened
         self._sync: ConversationLog | None = None
-        self._readers: _Threads | None = None
-        self._appender: _Appender | None = None
+        self._readers: Threads | None = None
+        self._appender: Appender | None = None
 
     @classmethod
     def open(
@@ -315,13 +233,13 @@ class AsyncConversationLog:
         return self._sync
 
     async def __aenter__(self) -> Self:
-        self._readers = _Threads("reader", _READERS)
+        self._readers = Threads("reader", _READERS)
         try:
             self._sync = await self._readers.make(self._opened, ConversationLog.close)
         except BaseException:  # cancelled too: the threads must end
             self._readers.stop()
             raise
-        self._appender = _Appender(self._sync)
+        self._appender = Appender(self._sync)
         return self
 
     async def __aexit__(
@@ -357,6 +275,18 @@ class AsyncConversationLog:
         """See `ConversationLog.event`."""
         return await self.run(lambda: self.sync.event(event_id))
 
+    async def why(self, event_id: str, *, forward: bool = False, limit: int = DEFAULT_TRACE) -> Trace:
+        """See `ConversationLog.why`."""
+        return await self.run(lambda: self.sync.why(event_id, forward=forward, limit=limit))
+
+    async def grant_role(self, grantee: str, role: str, *, by: str) -> None:
+        """See `ConversationLog.grant_role`."""
+        await self.run(lambda: self.sync.grant_role(grantee, role, by=by))
+
+    async def revoke_role(self, holder: str, role: str, *, by: str) -> None:
+        """See `ConversationLog.revoke_role`."""
+        await self.run(lambda: self.sync.revoke_role(holder, role, by=by))
+
     async def anchor(self) -> Anchor:
         """See `ConversationLog.anchor`."""
         return await self.run(self.sync.anchor)
@@ -381,6 +311,7 @@ class AsyncConversationLog:
         by: str,
         dry_run: bool = False,
         override_hold: str | Sequence[str] = (),
+        verify: bool = False,
     ) -> Redaction:
         """See `ConversationLog.redact`. Once begun, it goes on to its end though the caller is cancelled."""
         return await self.run(
@@ -394,6 +325,7 @@ class AsyncConversationLog:
                 by=by,
                 dry_run=dry_run,
                 override_hold=override_hold,
+                verify=verify,
             )
         )
 

@@ -19,7 +19,10 @@ from convlog_sqlite import strictjson
 from convlog_sqlite.errors import InvalidEvent
 from convlog_sqlite.instants import to_microseconds
 from convlog_sqlite.vocabulary import (
+    EFFECT_OUTCOMES,
+    EFFECT_STATES,
     LINKS,
+    MAX_LEASE,
     MAX_NAME,
     PERFORMATIVES,
     SENSITIVITIES,
@@ -59,6 +62,11 @@ class Draft:
 
     `subjects` are names of people: the log stores keyed digests of them. `to`, `purposes` and
     `subjects` are sequences of names; `links` maps a link type to event ids.
+
+    Three keys are asked of the log and not recorded as they stand: with `expect`, a mutation is refused
+    unless exactly the given mutations (an event id, several, or None for nothing) stand for its state key,
+    and it replaces them; `lease` is for how many seconds a claim is held; `effect` says which step of an
+    effect this is: `{"state"}` to propose one, `{"state", "id", "outcome"?}` for what follows.
     """
 
     type: str
@@ -78,6 +86,7 @@ class Draft:
     status: str | None = None
     kind: str | None = None
     state_key: str | None = None
+    effect: Mapping[str, str] | None = None
     model: str | None = None
     sensitivity: str | None = None
     purposes: Sequence[str] = ()
@@ -91,6 +100,8 @@ class Draft:
     usage: Mapping[str, Any] | None = None
     meta: Mapping[str, Any] | None = None
     idempotency_key: str | None = None
+    expect: str | Sequence[str] | Absent | None = ABSENT
+    lease: float | None = None
 
     def __repr__(self) -> str:
         return f"<draft {self.type} by {self.agent}>"  # never content: reprs end up in logs
@@ -114,7 +125,7 @@ class Draft:
         for key in ("type", "agent"):
             if key not in data:
                 raise InvalidEvent(f"/{key}", "needed")
-        given = {key: value for key, value in data.items() if value is not None or key in _CONTENT_KEYS}
+        given = {key: value for key, value in data.items() if value is not None or key in _NULLABLE_KEYS}
         if "attachments" in given:
             given["attachments"] = _attachments(given["attachments"])
         return cls(**given)
@@ -137,10 +148,11 @@ class ForeignDraft:
 
 _DRAFT_KEYS: Final = frozenset(key.name for key in fields(Draft))
 _CONTENT_KEYS: Final = frozenset({"args", "result", "value"})  # where null is content
+_NULLABLE_KEYS: Final = _CONTENT_KEYS | {"expect"}  # where null says something
 _LIST_KEYS: Final = frozenset({"to", "links", "purposes", "subjects", "attachments"})  # where empty is absent
 _EMPTY: Final[tuple[Any, ...]] = ((), [], {})
 STORE_KEYS: Final = frozenset(
-    {"v", "id", "seq", "ts", "session", "tenant", "effect", "seen", "truncated", "redacted", "unreadable"}
+    {"v", "id", "seq", "ts", "session", "tenant", "seen", "truncated", "redacted", "unreadable"}
 )
 
 # type -> (keys it needs, keys that belong to it alone)
@@ -148,7 +160,7 @@ _TYPE_KEYS: Final[dict[str, tuple[tuple[str, ...], frozenset[str]]]] = {
     "message": ((), frozenset({"body"})),
     "tool_call": (("tool",), frozenset({"tool", "args"})),
     "tool_result": ((), frozenset({"tool", "call_id", "status", "result"})),
-    "mutation": (("kind",), frozenset({"kind", "state_key", "value"})),
+    "mutation": (("kind",), frozenset({"kind", "state_key", "value", "expect"})),
 }
 _TYPED_KEYS: Final = frozenset().union(*(own for _, own in _TYPE_KEYS.values()))
 
@@ -291,6 +303,38 @@ def _idempotency_key(value: Any, pointer: str) -> None:
         raise InvalidEvent(pointer, "must be 1 to 1024 characters without control characters")
 
 
+def _effect(value: Any, pointer: str) -> None:
+    state = value.get("state") if isinstance(value, Mapping) else None
+    if type(state) is not str or state not in EFFECT_STATES:
+        raise InvalidEvent(f"{pointer}/state", "must be one of " + ", ".join(EFFECT_STATES))
+    for key in value:
+        if key not in ("id", "state", "outcome"):
+            raise InvalidEvent(f"{pointer}/{strictjson.escape(str(key))}", "unknown key")
+    if state == "proposed" and "id" in value:
+        raise InvalidEvent(f"{pointer}/id", "an effect gets its id when it is proposed")
+    if state != "proposed":
+        _event_id(value.get("id"), f"{pointer}/id")
+    if (state == "compensated") != ("outcome" in value):
+        raise InvalidEvent(f"{pointer}/outcome", "belongs to a compensated effect, which needs it")
+    if "outcome" in value and value["outcome"] not in EFFECT_OUTCOMES:
+        raise InvalidEvent(f"{pointer}/outcome", "must be one of " + ", ".join(EFFECT_OUTCOMES))
+
+
+def _expect(value: Any, pointer: str) -> None:
+    if value is None:
+        return
+    ids = [value] if isinstance(value, str) else value
+    if not isinstance(ids, Sequence):
+        raise InvalidEvent(pointer, "must be an event id, a list of them, or null")
+    for number, item in enumerate(ids):
+        _event_id(item, pointer if isinstance(value, str) else f"{pointer}/{number}")
+
+
+def _lease(value: Any, pointer: str) -> None:
+    if type(value) not in (int, float) or not 0 < value <= MAX_LEASE:
+        raise InvalidEvent(pointer, f"must be seconds, more than 0 and at most {MAX_LEASE}")
+
+
 _media_type: Final = _matching(_MEDIA_TYPE, "must be a media type such as text/markdown")
 
 _CHECKS: Final[dict[str, Callable[[Any, str], None]]] = {
@@ -310,6 +354,7 @@ _CHECKS: Final[dict[str, Callable[[Any, str], None]]] = {
     "status": _one_of(STATUSES),
     "kind": _matching(_KIND, "must be kebab-case: small letters and digits joined by single hyphens"),
     "state_key": _name,
+    "effect": _effect,
     "model": _name,
     "sensitivity": _one_of(frozenset(SENSITIVITIES)),
     "purposes": _names,
@@ -323,6 +368,8 @@ _CHECKS: Final[dict[str, Callable[[Any, str], None]]] = {
     "usage": _object,
     "meta": _object,
     "idempotency_key": _idempotency_key,
+    "expect": _expect,
+    "lease": _lease,
 }
 
 
@@ -335,7 +382,7 @@ def given(draft: Draft) -> dict[str, Any]:
         key: value
         for key, value in zip(_CHECKS, _VALUES(draft), strict=True)
         if value is not ABSENT
-        and (value is not None or key in _CONTENT_KEYS)
+        and (value is not None or key in _NULLABLE_KEYS)
         and not (key in _LIST_KEYS and value in _EMPTY)
     }
 
@@ -363,6 +410,8 @@ def validate(draft: Draft) -> dict[str, Any]:
             raise InvalidEvent(f"/{key}", f"a {draft.type} needs it")
     if draft.type == "message" and "body" not in keys and "attachments" not in keys:
         raise InvalidEvent("/body", "a message needs a body or attachments")
+    if "expect" in keys and "state_key" not in keys and "task_id" not in keys:
+        raise InvalidEvent("/expect", "says what stands for a state_key, which is needed")
     if draft.type == "tool_result" and "call_id" not in keys and "source" not in keys:
         raise InvalidEvent("/call_id", "a tool_result needs it")
     return keys

@@ -30,6 +30,12 @@
     │  ├─ UnknownReference     names an event, session or blob that does not exist
     │  ├─ IdempotencyConflict  the key was used for other content
     │  ├─ PairingError         the tool call cannot take this result
+    │  ├─ StateConflict        what it was decided on no longer stands
+    │  ├─ NotAuthorized        no valid approval, or not this agent's to give
+    │  ├─ EffectTransitionError  an effect does not go from that state to this one
+    │  ├─ EffectClaimed        another worker holds the effect
+    │  ├─ EffectCommitted      the effect took place; here is its result
+    │  ├─ EffectInDoubt        the effect may have taken place
     │  ├─ UnderHold            a hold forbids to erase it
     │  ├─ KeysAtRisk           keys would be lost or laid open, and nobody said so
     │  └─ MirrorBusy           another exporter keeps these files
@@ -38,6 +44,7 @@
     │  ├─ PayloadLocked        the key-encryption key is not here
     │  ├─ PayloadLost          the data key is gone without a redaction
     │  └─ PayloadCorrupt       the sealed bytes do not open
+    ├─ NoReply                 nobody answered in the time given
     └─ ImportFailed            a foreign transcript could not be read
 
 Errors are told apart by class and attributes, never by text. `str(error)` is one line.
@@ -49,7 +56,7 @@ import errno
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
 
 class ConvlogError(Exception):
@@ -136,13 +143,13 @@ class StoreIOError(StoreError):
 class KeystoreUnusable(StoreError):
     """The keystore cannot be used; the classes below say why. Never treated as "erased"."""
 
-    rule = "the keystore cannot be used"
-
 
 class KeystoreMissing(KeystoreUnusable):
     """There is no keystore where the store says. None is ever made in its place."""
 
-    rule = "the keystore is missing; put it back, or an export of it with `convlog keys import`: the payloads need it"
+    rule = (
+        "the keystore is missing; the payloads need it: put it back, or an export with `convlog keys import`"
+    )
 
 
 class KeystoreForeign(KeystoreUnusable):
@@ -158,11 +165,9 @@ class KeystoreDamaged(KeystoreUnusable):
 
 
 class KeystoreTruncated(KeystoreUnusable):
-    """The keystore ends inside its header: it is `size` bytes long, the header alone is `least`."""
+    """The keystore ends inside its header."""
 
-    def __init__(self, path: str | Path, size: int, least: int) -> None:
-        self.size, self.least = size, least
-        super().__init__(path, f"the keystore was cut: it has {size} bytes, its header alone {least}")
+    rule = "the keystore was cut: it ends inside its header; put a copy back, or an export"
 
 
 class KeystoreOlder(KeystoreUnusable):
@@ -171,9 +176,7 @@ class KeystoreOlder(KeystoreUnusable):
     def __init__(self, path: str | Path, found: int, known: int) -> None:
         self.found, self.known = found, known
         super().__init__(
-            path,
-            f"an older keystore: generation {found}, and the log knows {known}; put the newer one back, or take "
-            "what this one has with `convlog keys import`",
+            path, f"an older keystore: generation {found}, the log knows {known}; see `convlog keys`"
         )
 
 
@@ -199,8 +202,6 @@ class KeystoreReplaced(KeystoreUnusable):
 
 class KeySourceFailed(StoreError):
     """A file, command or prompt did not give a key-encryption key. `path` is the file, or says which source."""
-
-    rule = "it gives no key"
 
 
 class StoreClosed(StoreError):
@@ -294,6 +295,62 @@ class PairingError(Refused):
         super().__init__(f"/call_id: {call_id} {rule}")
 
 
+class StateConflict(Refused):
+    """`state_key` does not stand as the caller expected. `heads` are the ids of the mutations that stand there.
+
+    For a task that another agent holds, `holder` is that agent.
+    """
+
+    def __init__(self, state_key: str, heads: Sequence[str], *, holder: str | None = None) -> None:
+        self.state_key, self.heads, self.holder = state_key, tuple(heads), holder
+        found = ", ".join(self.heads) or "nothing"
+        held = "" if holder is None else f"; {holder} holds it"
+        super().__init__(f"/state_key: {state_key} stands at {found}, which was not expected{held}")
+
+
+class NotAuthorized(Refused):
+    """`agent` may not do it. `rule` says what would be needed."""
+
+    def __init__(self, agent: str, rule: str) -> None:
+        self.agent, self.rule = agent, rule
+        super().__init__(f"{agent} is not authorized: {rule}")
+
+
+class EffectTransitionError(Refused):
+    """Effect `effect` is `found` and cannot become `wanted`."""
+
+    def __init__(self, effect: str, found: str, wanted: str) -> None:
+        self.effect, self.found, self.wanted = effect, found, wanted
+        super().__init__(f"/effect: {effect} is {found} and cannot become {wanted}")
+
+
+class EffectClaimed(Refused):
+    """`worker` attempts effect `effect`, until `until` (RFC 3339); `fence` is the seq of its claim."""
+
+    def __init__(self, effect: str, worker: str, until: str, fence: int) -> None:
+        self.effect, self.worker, self.until, self.fence = effect, worker, until, fence
+        super().__init__(f"/effect: {effect} is held by {worker} until {until}")
+
+
+class EffectCommitted(Refused):
+    """Effect `effect` took place already: the event `committed` says so and holds its result."""
+
+    def __init__(self, effect: str, committed: str) -> None:
+        self.effect, self.committed = effect, committed
+        super().__init__(f"/effect: {effect} took place already, see {committed}")
+
+
+class EffectInDoubt(Refused):
+    """Effect `effect` was attempted by `worker` (event `attempted`), and nothing says whether it took place.
+
+    It is never attempted again before that is settled: see `Session.recover`.
+    """
+
+    def __init__(self, effect: str, worker: str, attempted: str) -> None:
+        self.effect, self.worker, self.attempted = effect, worker, attempted
+        super().__init__(f"/effect: {effect} was attempted by {worker} and may have taken place")
+
+
 class UnderHold(Refused):
     """`count` of the events are under the holds `holds` (their ids), so none of them was erased."""
 
@@ -304,23 +361,14 @@ class UnderHold(Refused):
 
 
 class KeysAtRisk(Refused):
-    """Keys would be lost or laid open without anybody having said so. `path` is the file concerned.
+    """Keys of the file `path` would be lost or laid open without anybody having said so.
 
-    `risk` is `bare` (an export that needs no key), `live` (a keystore that works would be replaced), `present`
-    (a keystore would be destroyed), `foreign` (it is another store's) or `exists` (a file is in the way).
+    `risk` is `bare`, `live`, `present`, `foreign` or `exists`; see `convlog_sqlite.store_keys`.
     """
 
-    RULES: ClassVar[dict[str, str]] = {
-        "bare": "the export could be read by anybody who has the file; give a key or a passphrase, or say so",
-        "live": "the keystore that is here works and would be replaced",
-        "present": "a keystore is here and would be destroyed, and every payload with it",
-        "foreign": "the keystore that is here belongs to another store; move it away yourself",
-        "exists": "a file is here already; it is never overwritten",
-    }
-
-    def __init__(self, path: str | Path, risk: str) -> None:
-        self.path, self.risk = str(path), risk
-        super().__init__(f"{path}: {self.RULES[risk]}")
+    def __init__(self, path: str | Path, risk: str, rule: str) -> None:
+        self.path, self.risk, self.rule = str(path), risk, rule
+        super().__init__(f"{path}: {rule}")
 
 
 class MirrorBusy(Refused):
@@ -367,6 +415,14 @@ class PayloadCorrupt(PayloadUnreadable):
     """The sealed bytes do not open with their key, or do not match the envelope."""
 
     reason = "corrupt"
+
+
+class NoReply(ConvlogError):
+    """Nobody answered event `request` within `seconds`. It stands in the log and may be answered yet."""
+
+    def __init__(self, request: str, seconds: float) -> None:
+        self.request, self.seconds = request, seconds
+        super().__init__(f"{request}: no reply within {seconds:g} s; it may be answered yet")
 
 
 class ImportFailed(ConvlogError):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from convlog_sqlite.coordination import role_draft
 from convlog_sqlite.database import Connection
 from convlog_sqlite.drafts import Draft, check_name, check_session_id
 from convlog_sqlite.errors import InvalidEvent, NotAStore, StoreReadOnly, UnknownReference
@@ -127,6 +128,14 @@ class Keeping:
         """The retention policies that stand, by id. A subject is shown as its keyed digest."""
         return policies_of(self._standing())
 
+    def grant_role(self, grantee: str, role: str, *, by: str) -> None:
+        """Let an agent hold a role in every session from now on. Raises NotAuthorized: nobody grants to itself."""
+        self._record(role_draft("role-granted", grantee, role, by))
+
+    def revoke_role(self, holder: str, role: str, *, by: str) -> None:
+        """Let an agent no longer hold a role, but for the sessions that grant it themselves."""
+        self._record(role_draft("role-revoked", holder, role, by))
+
     def apply_retention(self, *, by: str, dry_run: bool = False) -> Redaction:
         """Erase what the policies say is due now, as `redact` does; what a hold covers is kept and counted.
 
@@ -171,10 +180,13 @@ class Keeping:
     ) -> None:
         """Record a mutation in `_store`, after `check` saw what stands there in the same transaction."""
         check_name(by, "/by")
+        draft = Draft(type="mutation", agent=by, kind=kind, value=value, state_key=state_key)
+        self._record(draft, check, event_id=event_id)
+
+    def _record(self, draft: Draft, check: Check | None = None, *, event_id: str | None = None) -> None:
         self._check_writable()
         if self.path is None:
-            raise NotAStore(":memory:", "an ephemeral log keeps no policies and no holds")
-        draft = Draft(type="mutation", agent=by, kind=kind, value=value, state_key=state_key)
+            raise NotAStore(":memory:", "an ephemeral log keeps no policies, holds and roles")
         pepper = self._store.keystore.pepper
         prepared = prepare(draft, pepper, id_bytes(event_id) if event_id else None)
 

@@ -217,11 +217,11 @@ class Keystore:
     def _headers(self, store_id: bytes | None) -> list[Header]:
         """The valid copies of the newest generation, the one that counts first."""
         with os_errors(self._path):
-            size = self._file.size()
+            is_cut = self._file.size() < SLOTS_AT
             copies = [Header.from_bytes(self._file.read(COPY_BYTES, at)) for at in (0, COPY_BYTES)]
         valid = sorted((copy for copy in copies if copy is not None), key=lambda copy: copy.age, reverse=True)
-        if size < SLOTS_AT:
-            raise KeystoreTruncated(self._path, size, SLOTS_AT)
+        if is_cut:
+            raise KeystoreTruncated(self._path)
         if not valid:
             raise KeystoreDamaged(self._path)
         if store_id is not None and valid[0].store_id != store_id:
@@ -306,6 +306,11 @@ class Keystore:
     def in_memory(cls, store_id: bytes) -> Keystore:
         """A keystore that is never on a disk."""
         return cls(MemoryFile(Header.new(store_id).to_bytes()), ":memory:", store_id)
+
+    @property
+    def path(self) -> str:
+        """The file, or `:memory:`."""
+        return self._path
 
     @property
     def locked(self) -> bool:

@@ -51,6 +51,7 @@ from convlog_sqlite.store.committing import Request
 from convlog_sqlite.store.erasing import Scope
 from convlog_sqlite.store.preparing import Prepared, foreign_digest, prepare
 from convlog_sqlite.store.reader import Reader, SessionSummary
+from convlog_sqlite.tracing import Tracing
 from convlog_sqlite.vocabulary import STORE_SESSION
 
 
@@ -68,7 +69,7 @@ class Anchor:
         return asdict(self)
 
 
-class ConversationLog(Keeping):
+class ConversationLog(Keeping, Tracing):
     """An open store. Safe to use from several threads; open it anew after fork().
 
     `path` is the store's directory, None for an ephemeral log. `created` says whether this call made it.
@@ -250,6 +251,7 @@ class ConversationLog(Keeping):
         by: str,
         dry_run: bool = False,
         override_hold: str | Sequence[str] = (),
+        verify: bool = False,
     ) -> Redaction:
         """Erase the content of events, and leave the record that they existed, which still verifies.
 
@@ -257,7 +259,8 @@ class ConversationLog(Keeping):
         this returns, no read in any process gives the content, and no file that the store knows of holds it
         or its key, but for those in `unreachable`. `reason` is one of the closed list, `by` the agent that
         answers for it. A dry run changes nothing. Where a hold covers one of the events, none is erased,
-        unless `override_hold` names it: that is recorded in the redaction.
+        unless `override_hold` names it: that is recorded in the redaction. With `verify`, every file is searched
+        afterwards, by another process, for the content and keys of the first 1,000 of them: see `residue`.
 
         Raises UnknownReference for an id, session or hold that does not exist, UnderHold, InvalidEvent,
         StoreError.
@@ -270,7 +273,9 @@ class ConversationLog(Keeping):
         scope = Scope(kind, names if isinstance(names, tuple) else (names,))
         self._check_scope(scope)
         override = (override_hold,) if isinstance(override_hold, str) else tuple(override_hold)
-        return self._redactor().redact(scope, reason=reason, by=by, dry_run=dry_run, override=override)
+        return self._redactor().redact(
+            scope, reason=reason, by=by, dry_run=dry_run, override=override, verify=verify
+        )
 
     def _check_scope(self, scope: Scope) -> None:
         if self._store.database.read_only:

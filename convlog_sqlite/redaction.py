@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from convlog_sqlite.events import Erased
 from convlog_sqlite.instants import Clock, id_text
 from convlog_sqlite.locks import FileLock
 from convlog_sqlite.mirror import Mirror
+from convlog_sqlite.residue import SEARCHED_EVENTS, Mark, Residue, marks_of, search
 from convlog_sqlite.retention import Rules
 from convlog_sqlite.store import copies, opening
 from convlog_sqlite.store.erasing import Eraser, Intent, Scope, has_intents, newest_slots
@@ -36,7 +37,8 @@ SCOPES: Final = ("event", "session", "task", "agent", "subject")
 class Redaction:
     """What a redaction did. Events `matched` are `erased`, `already` erased, `held`, or `protected` (redactions
     themselves and the store's own session). `unreachable` files may still hold the content. Where retention
-    was applied, `policies` counts the erased events by policy, written `id@version`.
+    was applied, `policies` counts the erased events by policy, written `id@version`. `residue` is what a search
+    of every file found of them afterwards, None where none was asked for.
     """
 
     matched: int = 0
@@ -49,11 +51,12 @@ class Redaction:
     wal_truncated: bool = True
     held: int = 0
     policies: dict[str, int] = field(default_factory=dict)
+    residue: list[Residue] | None = None
 
     @property
     def complete(self) -> bool:
         """Whether no file that the store knows of holds the content any more."""
-        return not self.unreachable
+        return not self.unreachable and not self.residue
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON values."""
@@ -69,7 +72,8 @@ class Redaction:
             "unreachable",
             "wal_truncated",
         )
-        return {key: getattr(self, key) for key in keys} | {"complete": self.complete}
+        said = {key: getattr(self, key) for key in keys} | {"complete": self.complete}
+        return said if self.residue is None else said | {"residue": [asdict(one) for one in self.residue]}
 
 
 Exporter = Callable[[Path], Mirror]
@@ -85,7 +89,14 @@ class Redactor:
         self._store, self._clock, self._mirrors = store, clock, mirrors
 
     def redact(
-        self, scope: Scope, *, reason: str, by: str, dry_run: bool, override: Sequence[str] = ()
+        self,
+        scope: Scope,
+        *,
+        reason: str,
+        by: str,
+        dry_run: bool,
+        override: Sequence[str] = (),
+        verify: bool = False,
     ) -> Redaction:
         """Erase what is in `scope`. See `ConversationLog.redact`."""
         check(scope, reason, by)
@@ -99,10 +110,31 @@ class Redactor:
             eraser = self._eraser(database)
             decision, intents = eraser.intend(scope, by, reason, override)
             found = Redaction(decision.matched, 0, decision.already, decision.protected)
+            marks = self._marks(eraser, intents) if verify else None
             self._finish(eraser, intents, found)
             found.erased = sum(map(len, decision.positions.values()))
             found.wal_truncated = database.truncate_wal()
+            if marks is not None:
+                found.residue = search(marks, self._places(database))
             return found
+
+    def _marks(self, eraser: Eraser, intents: Sequence[Intent]) -> list[Mark]:
+        marks: list[Mark] = []
+        left = SEARCHED_EVENTS
+        for intent in intents:
+            for event_id, payload, keys in eraser.contents(intent, left):
+                marks += marks_of(event_id, payload, keys)
+                left -= 1
+        return marks
+
+    def _places(self, database: Database) -> list[Path]:
+        """Every file and directory that the store knows of."""
+        directory = self._store.directory
+        if directory is None:
+            return []
+        with database.read() as connection:
+            copied = [directory / path for path in copies.paths(connection)]
+        return [directory, Path(self._store.keystore.path), *copied]
 
     def retain(self, *, by: str, dry_run: bool) -> Redaction:
         """Erase what the retention policies say is due. See `ConversationLog.apply_retention`."""

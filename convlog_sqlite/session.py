@@ -8,18 +8,19 @@ where nobody can know: append again with the same `idempotency_key` to settle it
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Generic, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Protocol, TypedDict, Unpack
 
 from convlog_sqlite import strictjson
+from convlog_sqlite.coordination import Coordinating, Recorded, identity, reply
 from convlog_sqlite.drafts import ABSENT, Absent, Attachment, Draft
-from convlog_sqlite.errors import UnknownReference
+from convlog_sqlite.errors import NotAuthorized, UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.follow import Waiter
 from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
 from convlog_sqlite.store.reader import Page, Reader
 from convlog_sqlite.store.reading import SCAN
+from convlog_sqlite.vocabulary import ACCEPTANCES, DECISIONS
 
 DEFAULT_LIMIT: Final = 1000
 _FOLLOW_LIMIT: Final = 500
@@ -47,6 +48,8 @@ class EventKeys(TypedDict, total=False):
     usage: Mapping[str, Any]
     meta: Mapping[str, Any]
     idempotency_key: str
+    effect: Mapping[str, str]
+    lease: float
 
 
 class Filters(TypedDict, total=False):
@@ -76,15 +79,8 @@ class Appending(Protocol):
     def waiter(self) -> Waiter: ...
 
 
-Recorded = TypeVar("Recorded")
-
-
-class Verbs(ABC, Generic[Recorded]):
+class Verbs(Coordinating[Recorded]):
     """The append verbs, over one `append`. They give what it gives: an Event, or an awaitable of one."""
-
-    @abstractmethod
-    def append(self, draft: Draft) -> Recorded:
-        """Record one draft."""
 
     def message(self, body: str | Absent = ABSENT, *, agent: str, **keys: Unpack[EventKeys]) -> Recorded:
         """Record what an agent said."""
@@ -107,7 +103,7 @@ class Verbs(ABC, Generic[Recorded]):
 
         Raises UnknownReference, and PairingError when the call has a result already.
         """
-        call_id = call.id if isinstance(call, Event) else call
+        call_id = identity(call)
         draft = Draft(type="tool_result", agent=agent, call_id=call_id, result=result, status=status, **keys)
         return self.append(draft)
 
@@ -118,11 +114,25 @@ class Verbs(ABC, Generic[Recorded]):
         *,
         agent: str,
         state_key: str | None = None,
+        expect: Event | str | Sequence[str] | Absent | None = ABSENT,
         **keys: Unpack[EventKeys],
     ) -> Recorded:
-        """Record a change of state. `kind` is kebab-case."""
-        draft = Draft(type="mutation", agent=agent, kind=kind, value=value, state_key=state_key, **keys)
-        return self.append(draft)
+        """Record a change of state. `kind` is kebab-case.
+
+        With `expect`, it is recorded only if what stands for its state key is that mutation (or those, where
+        agents disagreed; None: nothing), and replaces it. Raises StateConflict, which names what stands.
+        """
+        return self.append(
+            Draft(
+                type="mutation",
+                agent=agent,
+                kind=kind,
+                value=value,
+                state_key=state_key,
+                expect=expect.id if isinstance(expect, Event) else expect,
+                **keys,
+            )
+        )
 
 
 class Session(Verbs[Event]):
@@ -213,6 +223,47 @@ class Session(Verbs[Event]):
         if index < 0:
             raise UnknownReference("attachments", str(index))
         return self._reader.blob(event, FIRST_ATTACHMENT + index)
+
+    def ask(
+        self, body: str, *, agent: str, to: str, task_id: str | None = None, timeout: float | None = None
+    ) -> Event:
+        """Ask another agent, and wait for its reply: the first event of another that has the request as its parent.
+
+        Raises NoReply, whose `request` can be waited for again with `reply_to`.
+        """
+        return self.reply_to(self.request(body, agent=agent, to=to, task_id=task_id), timeout=timeout)
+
+    def reply_to(self, request: Event | str, *, timeout: float | None = None) -> Event:
+        """Wait for the first event of another agent that has `request` as its parent. Raises NoReply."""
+        waiter = self._log.waiter()
+        try:
+            return self.reply_by(waiter, request, timeout)
+        finally:
+            waiter.close()
+
+    def approved(self, proposal: Event | str, *, timeout: float | None = None) -> Event:
+        """Wait until a proposal is accepted; the event that accepts it, to be named in `authorized_by`.
+
+        Raises NotAuthorized when it is rejected, NoReply when neither came in `timeout` seconds.
+        """
+        waiter = self._log.waiter()
+        try:
+            return self.approval_by(waiter, proposal, timeout)
+        finally:
+            waiter.close()
+
+    def reply_by(self, waiter: Waiter, request: Event | str, timeout: float | None) -> Event:
+        """What `reply_to` does, until `waiter` is interrupted; the caller closes it."""
+        return reply(self._reader, waiter, identity(request), timeout, frozenset())
+
+    def approval_by(self, waiter: Waiter, proposal: Event | str, timeout: float | None) -> Event:
+        """What `approved` does, until `waiter` is interrupted; the caller closes it."""
+        answer = reply(self._reader, waiter, identity(proposal), timeout, DECISIONS)
+        if answer.performative not in ACCEPTANCES:
+            raise NotAuthorized(
+                answer.agent, f"the proposal was answered by {answer.performative} {answer.id}"
+            )
+        return answer
 
     def follow(
         self, after: int | None = None, *, timeout: float | None = None, **filters: Unpack[Filters]

@@ -56,6 +56,15 @@ _STATES: Final[dict[type[StoreError], str]] = {
     KeySourceFailed: "no-key",
 }
 
+# How keys would be lost or laid open without anybody having said so.
+_RISKS: Final = {
+    "bare": "the export could be read by anybody who has the file; give a key or a passphrase, or say so",
+    "live": "the keystore that is here works and would be replaced",
+    "present": "a keystore is here and would be destroyed, and every payload with it",
+    "foreign": "the keystore that is here belongs to another store; move it away yourself",
+    "exists": "a file is here already; it is never overwritten",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
@@ -207,12 +216,12 @@ class StoreKeys:
             if seal is not None or bare:
                 header = header.wrapped_by(_wrapping(seal), keystore.require_master())
             if header.kept == BARE and not bare:
-                raise KeysAtRisk(target, "bare")
+                raise _at_risk(target, "bare")
             with os_errors(target):
                 try:
                     rekeying.write(target, header, rekeying.copied(keystore))
                 except FileExistsError:
-                    raise KeysAtRisk(target, "exists") from None
+                    raise _at_risk(target, "exists") from None
         return target
 
     def import_(
@@ -295,17 +304,17 @@ class StoreKeys:
         except KeystoreMissing:
             return None, [], None
         except KeystoreForeign:
-            raise KeysAtRisk(place.path, "foreign") from None
+            raise _at_risk(place.path, "foreign") from None
         except (KeystoreDamaged, KeystoreTruncated):
             pass
         is_live = bool(headers) and headers[0].generation >= place.known.generation
         if not replace and (is_live or risk == "present"):
-            raise KeysAtRisk(place.path, risk)
+            raise _at_risk(place.path, risk)
         file = DiskFile(place.path, writable=False)
         files.callback(file.close)
         if not rekeying.belongs_to(file, place.store_id):
             if not replace:
-                raise KeysAtRisk(place.path, "present")
+                raise _at_risk(place.path, "present")
             return None, [], None
         master = None
         with (
@@ -342,6 +351,10 @@ def _wrapping(new: KeySource | None) -> Wrapping:
     wrapping = new.wrapping()
     new.confirm()
     return wrapping
+
+
+def _at_risk(path: Path, risk: str) -> KeysAtRisk:
+    return KeysAtRisk(path, risk, _RISKS[risk])
 
 
 def _check_age(place: _Place, header: Header) -> None:

@@ -23,9 +23,15 @@ PERFORMATIVES: Final = frozenset(
     }
 )  # fmt: skip
 
+# Those that accept what another agent proposed.
+ACCEPTANCES: Final = frozenset({"accept-proposal", "agree"})
+
+DECISIONS: Final = ACCEPTANCES | {"reject-proposal", "refuse"}
+
 STATUSES: Final = frozenset({"ok", "error", "denied", "interrupted"})
 LINKS: Final = ("authorized_by", "evidence", "supersedes", "derived_from")
-EFFECT_STATES: Final = frozenset({"proposed", "attempted", "committed", "compensated"})
+EFFECT_STATES: Final = {"proposed": 1, "attempted": 2, "committed": 3, "compensated": 4}
+EFFECT_OUTCOMES: Final = ("withdrawn", "undone", "not_happened")
 
 SENSITIVITIES: Final = {"public": 1, "internal": 2, "confidential": 3, "restricted": 4}
 DEFAULT_SENSITIVITY: Final = "internal"
@@ -83,7 +89,28 @@ KINDS: Final = {
 # The key of a piece of state that a task mutation sets, unless the caller gives one.
 TASK_STATE_KEY: Final = "task/{task_id}"
 
+# What a proposal is addressed to when it takes a holder of the role to accept it.
+ROLE_ADDRESS: Final = "role:"
+
+
+def escaped(name: str) -> str:
+    """A name as one part of a state key: without a slash of its own."""
+    return name.replace("%", "%25").replace("/", "%2F")
+
+
+def role_key(agent: str, role: str) -> str:
+    """The state key of a role that an agent holds."""
+    return f"role/{escaped(agent)}/{escaped(role)}"
+
+
+def dependency_key(task_id: str, on: str) -> str:
+    """The state key of one task's waiting for another."""
+    return f"depends/{escaped(task_id)}/{escaped(on)}"
+
+
 MAX_NAME: Final = 256  # characters
+LAST_SEQ: Final = 2**62
+MAX_LEASE: Final = 366 * 86_400  # seconds
 MAX_NESTING: Final = 200  # levels of arrays and objects in one payload value
 MAX_EVENT: Final = 16 * 1024 * 1024  # bytes of payload in one event, attachments apart
 INLINE_LIMIT: Final = 8 * 1024  # bytes of JSON of one value kept in the line

@@ -1,3 +1,13 @@
+CREATE UNIQUE INDEX effect_key ON effect (key) WHERE key IS NOT NULL AND state <> 4;
+
+CREATE INDEX effect_open ON effect (session, state) WHERE state < 3;
+
+CREATE INDEX event_parent ON event (parent) WHERE parent IS NOT NULL;
+
+CREATE INDEX event_state ON event (session, state_key, seq) WHERE state_key IS NOT NULL;
+
+CREATE INDEX fork_parent ON fork (parent, base);
+
 CREATE UNIQUE INDEX "idx__sqlite_migrations_migration_set_name"
     ON "_sqlite_migrations" ("migration_set", "name");
 
@@ -27,6 +37,15 @@ CREATE TABLE copy (
     id   INTEGER PRIMARY KEY,
     kind INTEGER NOT NULL CHECK (kind IN (1, 2)),
     path TEXT NOT NULL UNIQUE
+) STRICT;
+
+CREATE TABLE effect (
+    pos     INTEGER PRIMARY KEY,
+    session INTEGER NOT NULL,
+    key     BLOB CHECK (key IS NULL OR length(key) = 16),
+    state   INTEGER NOT NULL CHECK (state BETWEEN 1 AND 4),
+    last    INTEGER NOT NULL,
+    worker  INTEGER
 ) STRICT;
 
 CREATE TABLE envelope (
@@ -63,6 +82,12 @@ CREATE TABLE event (
     PRIMARY KEY (session, seq)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE fork (
+    session INTEGER PRIMARY KEY,
+    parent  INTEGER NOT NULL,
+    base    INTEGER NOT NULL CHECK (base > 0)
+) STRICT;
+
 CREATE TABLE idempotency (
     digest BLOB PRIMARY KEY CHECK (length(digest) = 16),
     pos    INTEGER NOT NULL
@@ -90,6 +115,11 @@ CREATE TABLE intent_event (
     pos    INTEGER NOT NULL,
     PRIMARY KEY (intent, pos)
 ) STRICT, WITHOUT ROWID;
+
+CREATE TABLE lease (
+    pos   INTEGER PRIMARY KEY,
+    until INTEGER NOT NULL
+) STRICT;
 
 CREATE TABLE link (
     pos    INTEGER NOT NULL,
@@ -146,6 +176,14 @@ CREATE TABLE snapshot (
     slot       INTEGER NOT NULL,
     sealed     BLOB NOT NULL
 ) STRICT;
+
+CREATE TABLE state_head (
+    session INTEGER NOT NULL,
+    key     INTEGER NOT NULL,
+    pos     INTEGER NOT NULL,
+    over    INTEGER,
+    PRIMARY KEY (session, key, pos)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE store (
     id       INTEGER PRIMARY KEY CHECK (id = 1),
@@ -204,6 +242,15 @@ WHEN new.seq <> 1 + coalesce(
 BEGIN SELECT raise(ABORT, 'append-only: seq counts without gaps'); END;
 
 CREATE TRIGGER event_update BEFORE UPDATE ON event
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER fork_delete BEFORE DELETE ON fork
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER fork_insert BEFORE INSERT ON fork WHEN EXISTS (SELECT 1 FROM fork WHERE session = new.session)
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER fork_update BEFORE UPDATE ON fork
 BEGIN SELECT raise(ABORT, 'append-only'); END;
 
 CREATE TRIGGER payload_delete BEFORE DELETE ON payload

@@ -53,7 +53,7 @@ WITHOUT_TWIN = {
         "append_foreign": "importing is not done in a loop",
         "foreign_id": "importing is not done in a loop",
     },
-    Session: {"follow_pages": "machinery"},
+    Session: dict.fromkeys(("follow_pages", "reply_by", "approval_by"), "machinery"),
 }
 
 

@@ -98,9 +98,9 @@ def test_null_and_nothing_are_content(key, draft, content):
 
 
 def test_every_key_a_caller_may_set_is_a_key_of_the_line():
-    """A draft has the keys of envelope and payload without those of the store, and an idempotency key."""
+    """A draft has the keys of envelope and payload without those of the store, and what is asked of the log."""
     own = set(ENVELOPE_KEYS) | set(PAYLOAD_KEYS)
-    assert drafts._DRAFT_KEYS == own - drafts.STORE_KEYS | {"idempotency_key"}
+    assert drafts._DRAFT_KEYS == own - drafts.STORE_KEYS | {"idempotency_key", "expect", "lease"}
     assert drafts._DRAFT_KEYS - {"type"} == set(drafts._CHECKS)
 
 

@@ -39,7 +39,6 @@ WHOLE = {
     ("tombstones", "SELECT_BLOB_SLOTS"),
     ("store.erasing", "SELECT_BURIED"),
     ("verify", "WRONG_ANSWER"),
-    ("verify", "WRONG_PARENT"),
     ("verify", "WRONGLY_LINKED"),
     ("verify", "NO_SLOT"),
 }

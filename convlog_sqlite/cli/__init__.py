@@ -34,6 +34,15 @@ VERBS: Final = {
     "sessions": Entry("daily", "sessions", "daily", "convlog sessions"),
     "export": Entry("exchange", "export", "daily", "convlog export build > build.jsonl"),
     "import": Entry("exchange", "import_", "daily", "convlog import claude-code --since 7d"),
+    "role": Entry("people", "role", "people", "convlog role grant alice security --by ops"),
+    "ask": Entry(
+        "people", "ask", "people", "convlog ask build --agent orchestrator --to backend --body 'Which port?'"
+    ),
+    "approve": Entry("people", "approve", "people", "convlog approve 0197a3c4 --as alice"),
+    "reject": Entry(
+        "people", "reject", "people", "convlog reject 0197a3c4 --as alice --body 'Not on a Friday.'"
+    ),
+    "why": Entry("people", "why", "people", "convlog why 0197a3c4"),
     "status": Entry("care", "status", "care", "convlog status"),
     "verify": Entry("care", "verify", "care", "convlog verify --anchor head.json"),
     "redact": Entry(

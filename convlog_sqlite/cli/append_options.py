@@ -55,6 +55,15 @@ Kind = Annotated[
     str | None, _envelope("--kind", "KIND", "Kind of a mutation: task-claimed, decision-made, or your own.")
 ]
 StateKey = Annotated[str | None, _envelope("--state-key", "KEY", "Piece of state that a mutation sets.")]
+Expect = Annotated[
+    list[str] | None,
+    _envelope(
+        "--expect",
+        "ID|none",
+        "Record a mutation only if this stands for its state key, and replace it. Repeatable.",
+    ),
+]
+Lease = Annotated[int | None, _envelope("--lease", "SECONDS", "How long a claim is held.")]
 To = Annotated[list[str] | None, _envelope("--to", "NAME", "Recipient. Repeatable.")]
 Performative = Annotated[
     str | None,

@@ -73,6 +73,8 @@ def append(
     kind: key.Kind = None,
     value: key.Value = None,
     state_key: key.StateKey = None,
+    expect: key.Expect = None,
+    lease: key.Lease = None,
     attach: key.Attach = None,
     meta: key.Meta = None,
     usage: key.Usage = None,

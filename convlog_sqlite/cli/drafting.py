@@ -47,6 +47,7 @@ _TYPE_OF: Final = {
     "kind": "mutation",
     "value": "mutation",
     "state_key": "mutation",
+    "expect": "mutation",
     "tool": "tool_call",
     "args": "tool_call",
     "body": "message",
@@ -114,6 +115,8 @@ def _of_options(given: dict[str, Any]) -> Draft:
             keys[key] = _json(said, key) if is_json else _text(said)
         elif name == "link":
             keys["links"] = _links(said)
+        elif name == "expect":
+            keys["expect"] = None if said == ["none"] else said
         elif name == "attach":
             keys["attachments"] = [_attachment(item) for item in said]
         else:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 
 from convlog_sqlite import ConversationLog, Redaction
+from convlog_sqlite.cli import erasure_options as key
 from convlog_sqlite.cli import render, retention
 from convlog_sqlite.cli.failing import INCOMPLETE, REFUSED, complain, fail
 from convlog_sqlite.cli.options import JsonOption, StoreOption, put_json, say, usage_error, writing
@@ -16,44 +17,19 @@ from convlog_sqlite.cli.options import JsonOption, StoreOption, put_json, say, u
 _WIDE: Final = ("session", "task", "agent", "subject")
 
 
-def _scope_option(name: str, metavar: str, text: str) -> Any:
-    return typer.Option(f"--{name}", metavar=metavar, help=text, show_default=False)
-
-
 def redact(
     context: typer.Context,
-    by: Annotated[
-        str,
-        typer.Option("--by", metavar="NAME", envvar="CONVLOG_AGENT", help="The agent that answers for it."),
-    ],
-    event: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--event", metavar="ID|-", help="This event; - reads ids from standard input. Repeatable."
-        ),
-    ] = None,
-    session: Annotated[str | None, _scope_option("session", "ID", "Everything in this session.")] = None,
-    task: Annotated[str | None, _scope_option("task", "ID", "Everything of this task.")] = None,
-    agent: Annotated[str | None, _scope_option("agent", "NAME", "Everything this agent wrote.")] = None,
-    subject: Annotated[str | None, _scope_option("subject", "NAME", "Everything about this person.")] = None,
-    reason: Annotated[
-        str | None,
-        _scope_option(
-            "reason",
-            "CODE",
-            "subject_request, secret_leak, retention, legal_order, user_delete, operator or test.",
-        ),
-    ] = None,
-    override: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--override-hold", metavar="ID", help="Erase although this hold forbids it. Repeatable."
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be erased, erase nothing.", show_default=False)
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.", show_default=False)] = False,
+    by: key.By,
+    event: key.Event = None,
+    session: key.Session = None,
+    task: key.Task = None,
+    agent: key.Agent = None,
+    subject: key.Subject = None,
+    reason: key.Reason = None,
+    override: key.Override = None,
+    verify: key.Verify = False,
+    dry_run: key.DryRun = False,
+    yes: key.Yes = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -68,7 +44,7 @@ def redact(
     if event:
         scope["events"] = event
     if not scope:
-        if reason is not None or override:
+        if reason is not None or override or verify:
             raise usage_error(
                 "goes with a scope: --event, --session, --task, --agent or --subject", "--reason"
             )
@@ -78,7 +54,7 @@ def redact(
         raise usage_error("one scope at a time", " / ".join(f"--{name}" for name in ("event", *_WIDE)))
     if reason is None:
         raise usage_error("is needed to erase something named", "--reason")
-    wanted = scope | {"reason": reason, "by": by, "override_hold": override or ()}
+    wanted = scope | {"reason": reason, "by": by, "override_hold": override or (), "verify": verify}
     _erase(context, wanted, dry_run=dry_run, yes=yes, store=store, as_json=as_json)
 
 
@@ -140,5 +116,7 @@ def _report(found: Redaction, on: render.Screen | None) -> None:
     sys.stdout.flush()
     for path in found.unreachable:
         complain(f"may still hold what was erased: {path}")
+    for one in found.residue or ():
+        complain(f"still holds {one.what} of {one.event}: {one.path}")
     if not found.complete:
         raise typer.Exit(INCOMPLETE)

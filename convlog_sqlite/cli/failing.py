@@ -1,9 +1,10 @@
 """Exit statuses, and the one line that stands on stderr when something did not work.
 
     0 done                         4 the store cannot be used
-    1 a check found faults         5 asked-for content is not readable
-    2 usage                        6 erasure incomplete
-    3 refused, nothing written     130 interrupted
+    1 a check found faults,        5 asked-for content is not readable
+      or nobody answered           6 erasure incomplete
+    2 usage                        130 interrupted
+    3 refused, nothing written
 
 What is expected ends in a line and one of these. Anything else is a defect and shows its traceback.
 """
@@ -15,7 +16,7 @@ from typing import Final, NoReturn
 
 import typer
 
-from convlog_sqlite import ConvlogError, ImportFailed, PayloadUnreadable, Refused, StoreError
+from convlog_sqlite import ConvlogError, ImportFailed, NoReply, PayloadUnreadable, Refused, StoreError
 
 DONE: Final = 0
 FAULTS: Final = 1
@@ -31,6 +32,7 @@ UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 
 _STATUSES: Final[tuple[tuple[type[ConvlogError], int], ...]] = (
     (Refused, REFUSED),
+    (NoReply, FAULTS),
     (ImportFailed, REFUSED),
     (StoreError, UNUSABLE),
     (PayloadUnreadable, UNREADABLE),

@@ -23,7 +23,7 @@ from convlog_sqlite.cli.options import settings
 
 _UNSAFE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 _AGENT_COLOURS: Final = (32, 33, 34, 35, 36, 92, 93, 94, 95, 96)
-_DIM, _BOLD, _RED, _GREEN, _YELLOW, _CYAN = 2, 1, 31, 32, 33, 36
+DIM, _BOLD, _RED, _GREEN, _YELLOW, _CYAN = 2, 1, 31, 32, 33, 36
 _BRIEF_LINES: Final = 12
 _BRIEF_CHARACTERS: Final = 2000
 _INDENT: Final = " " * 7
@@ -72,13 +72,13 @@ def printable(text: str) -> str:
 def brief(event: Event, on: Screen, *, day_before: str) -> Iterator[str]:
     """The lines that `tail` shows: a heading, then the beginning of the content."""
     if day_of(event) != day_before:
-        yield on.paint(f"{_INDENT}{day_of(event)} UTC", _DIM)
+        yield on.paint(f"{_INDENT}{day_of(event)} UTC", DIM)
     yield _heading(event, on)
     lines = _content_text(event, on, pretty=False)[:_BRIEF_CHARACTERS].splitlines()
     for line in lines[:_BRIEF_LINES]:
         yield _INDENT + line
     if len(lines) > _BRIEF_LINES or event.truncated:
-        yield on.paint(f"{_INDENT}… convlog show --full {event.id}", _DIM)
+        yield on.paint(f"{_INDENT}… convlog show --full {event.id}", DIM)
 
 
 def day_of(event: Event) -> str:
@@ -95,8 +95,8 @@ def _heading(event: Event, on: Screen) -> str:
     agent = printable(event.agent)
     colour = _AGENT_COLOURS[zlib.crc32(agent.encode()) % len(_AGENT_COLOURS)]
     said = [
-        on.paint(f"{event.seq:>6}", _DIM),
-        on.paint(_instant(event)[11:19], _DIM),
+        on.paint(f"{event.seq:>6}", DIM),
+        on.paint(_instant(event)[11:19], DIM),
         on.paint(agent, _BOLD, colour),
     ]
     if event.to:
@@ -105,7 +105,7 @@ def _heading(event: Event, on: Screen) -> str:
     if event.task_id:
         said.append(on.paint(f"task {printable(event.task_id)}", _CYAN))
     if event.thread_id:
-        said.append(on.paint(f"thread {printable(event.thread_id)}", _DIM))
+        said.append(on.paint(f"thread {printable(event.thread_id)}", DIM))
     return " ".join(part for part in said if part)
 
 
@@ -119,7 +119,7 @@ def _what(event: Event, on: Screen) -> str:
         )
     if event.type == "mutation":
         return on.paint(event.kind or "", _YELLOW)
-    return on.paint(event.performative or "", _DIM)
+    return on.paint(event.performative or "", DIM)
 
 
 def _content_text(event: Event, on: Screen, *, pretty: bool) -> str:
@@ -162,7 +162,7 @@ def facts(said: dict[str, str], on: Screen, *, indent: str = "  ") -> Iterator[s
     """One `key  value` line for each."""
     width = max(map(len, said), default=0)
     for key, item in said.items():
-        yield f"{indent}{on.paint(key.ljust(width), _DIM)}  {printable(item)}"
+        yield f"{indent}{on.paint(key.ljust(width), DIM)}  {printable(item)}"
 
 
 def tree(said: dict[str, Any], on: Screen, *, indent: str = "") -> Iterator[str]:
@@ -202,5 +202,5 @@ def table(
         )
         return "  ".join(set_out).rstrip()
 
-    yield on.paint(line(headings), _DIM)
+    yield on.paint(line(headings), DIM)
     yield from map(line, shown)

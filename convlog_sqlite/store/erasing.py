@@ -27,8 +27,8 @@ from convlog_sqlite import strictjson
 from convlog_sqlite.database import Connection, Database, fetch, value
 from convlog_sqlite.drafts import Draft
 from convlog_sqlite.errors import UnderHold, UnknownReference
-from convlog_sqlite.events import Erased
-from convlog_sqlite.instants import Clock, id_bytes, new_event_id
+from convlog_sqlite.events import Erased, Live
+from convlog_sqlite.instants import Clock, id_bytes, id_text, new_event_id
 from convlog_sqlite.keystore import Keystore, erasure_record
 from convlog_sqlite.store import copies
 from convlog_sqlite.store.candidates import at_position
@@ -62,6 +62,11 @@ SELECT i.pos, v.id, p.slot FROM intent_event AS i CROSS JOIN envelope AS v ON v.
 LEFT JOIN payload AS p ON p.pos = i.pos WHERE i.intent = ? ORDER BY i.pos"""
 SELECT_BLOB_SLOTS: Final = """
 SELECT b.pos, b.part, b.slot FROM intent_event AS i CROSS JOIN blob AS b ON b.pos = i.pos WHERE i.intent = ?"""
+SELECT_INTENT_CONTENT: Final = """
+SELECT s.name, v.seq, v.id, v.bytes, p.slot, p.sealed FROM intent_event AS i CROSS JOIN envelope AS v ON v.pos = i.pos
+CROSS JOIN session AS s ON s.id = v.session LEFT JOIN payload AS p ON p.pos = i.pos WHERE i.intent = ? LIMIT ?"""
+SELECT_INTENT_POSITIONS: Final = """
+SELECT v.id, v.pos FROM intent_event AS i CROSS JOIN envelope AS v ON v.pos = i.pos WHERE i.intent = ?"""
 ANY_INTENT: Final = "SELECT EXISTS (SELECT 1 FROM intent)"
 WIPE_PAYLOAD: Final = "UPDATE payload SET sealed = zeroblob(length(sealed)) WHERE pos = ?"
 EMPTY_PAYLOAD: Final = "UPDATE payload SET sealed = x'' WHERE pos = ?"
@@ -214,6 +219,20 @@ class Eraser:
         """What is decided and not done everywhere, oldest first."""
         with self._database.read() as connection:
             return [Intent(*row) for row in fetch(connection, SELECT_INTENTS)]
+
+    def contents(self, intent: Intent, limit: int) -> Iterator[tuple[str, bytes, list[bytes]]]:
+        """What is about to be erased, of at most `limit` events: id, payload, and every key, blobs' too."""
+        with self._database.read() as connection:
+            rows = fetch(connection, SELECT_INTENT_CONTENT, (intent.id, limit))
+            parts = fetch(connection, SELECT_BLOB_SLOTS, (intent.id,))
+            positions = dict(fetch(connection, SELECT_INTENT_POSITIONS, (intent.id,)))
+        for session, *row in rows:
+            slots = [row[3]] + [slot for pos, _, slot in parts if pos == positions[row[1]]]
+            answers = self._keystore.read([slot for slot in slots if slot is not None])
+            (payload,) = self._writer.opener.payloads(session, [tuple(row)])
+            if isinstance(payload, Live):
+                keys = [answer for answer in answers if isinstance(answer, bytes)]
+                yield id_text(row[1]), payload.data, keys
 
     def erase(self, intent: Intent) -> int:
         """Steps 2 and 3: when this returns, the content is gone from the store. How many events it was."""

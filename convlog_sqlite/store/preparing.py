@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from convlog_sqlite import canonical, drafts, sealing, strictjson
-from convlog_sqlite.drafts import Draft
+from convlog_sqlite.drafts import Absent, Draft
 from convlog_sqlite.errors import EventTooLarge
 from convlog_sqlite.instants import id_text, to_microseconds
 from convlog_sqlite.store import blobs
 from convlog_sqlite.store.reading import correlation_digest
 from convlog_sqlite.vocabulary import (
+    ACCEPTANCES,
     DEFAULT_SENSITIVITY,
     FORMAT_VERSION,
     INLINE_LIMIT,
@@ -27,7 +28,7 @@ from convlog_sqlite.vocabulary import (
 )
 
 _MAIN_KEYS: Final = ("body", "args", "result", "value")
-_PAYLOAD_ONLY: Final = frozenset(canonical.PAYLOAD_KEYS) | {"idempotency_key"}
+_NOT_IN_ENVELOPE: Final = frozenset(canonical.PAYLOAD_KEYS) | {"idempotency_key", "expect", "lease"}
 
 
 NAMED: Final = ("agent", "role", "task_id", "thread_id", "tool", "kind", "performative", "state_key")
@@ -77,6 +78,14 @@ class Prepared:
     blobs: tuple[blobs.Blob, ...]
     idempotency_key: str | None
     event_id: bytes | None = None
+    expect: tuple[str, ...] | None = None
+    lease: float | None = None
+
+    @property
+    def is_ruled(self) -> bool:
+        """Whether what stands in the log decides if the draft is taken: see `store.rules`."""
+        keys = self.envelope
+        return "state_key" in keys or "effect" in keys or keys.get("performative") in ACCEPTANCES
 
 
 def prepare(draft: Draft, pepper: bytes, event_id: bytes | None = None) -> Prepared:
@@ -99,7 +108,7 @@ def prepare(draft: Draft, pepper: bytes, event_id: bytes | None = None) -> Prepa
     size = len(payload) + sum(len(blob.content) for blob in found)
     if size > MAX_EVENT:
         raise EventTooLarge(size, MAX_EVENT)
-    envelope = {key: item for key, item in keys.items() if key not in _PAYLOAD_ONLY}
+    envelope = {key: item for key, item in keys.items() if key not in _NOT_IN_ENVELOPE}
     _complete(envelope, draft.type, pepper)
     whole = (*found, *attachments)
     described = describe(envelope)
@@ -107,7 +116,23 @@ def prepare(draft: Draft, pepper: bytes, event_id: bytes | None = None) -> Prepa
         size + len(described.rest) > MAX_EVENT
     ):  # lists of names, purposes and links have no bound of their own
         raise EventTooLarge(size + len(described.rest), MAX_EVENT)
-    return Prepared(TYPES[draft.type], envelope, described, payload, whole, draft.idempotency_key, event_id)
+    return Prepared(
+        TYPES[draft.type],
+        envelope,
+        described,
+        payload,
+        whole,
+        draft.idempotency_key,
+        event_id,
+        None if isinstance(draft.expect, Absent) else _expected(draft.expect),
+        draft.lease,
+    )
+
+
+def _expected(expect: str | Sequence[str] | None) -> tuple[str, ...]:
+    if expect is None:
+        return ()
+    return (expect,) if isinstance(expect, str) else tuple(expect)
 
 
 def _complete(envelope: dict[str, Any], event_type: str, pepper: bytes) -> None:
@@ -122,6 +147,9 @@ def _complete(envelope: dict[str, Any], event_type: str, pepper: bytes) -> None:
     if "source" in envelope:
         given = envelope["source"]
         envelope["source"] = {key: given[key] for key in ("harness", "native_id", "at") if key in given}
+    if "effect" in envelope:
+        given = envelope["effect"]
+        envelope["effect"] = {key: given[key] for key in ("id", "state", "outcome") if key in given}
     if "subjects" in envelope:
         envelope["subjects"] = [subject_digest(pepper, name) for name in envelope["subjects"]]
     if envelope.get("sensitivity") == DEFAULT_SENSITIVITY:

@@ -15,8 +15,9 @@ from convlog_sqlite.events import Event, Live, Payload, canonical_line
 from convlog_sqlite.instants import from_microseconds, id_bytes
 from convlog_sqlite.store import blobs, reading
 from convlog_sqlite.store.committing import Writer
-from convlog_sqlite.store.reading import LAST_SEQ, SCAN, Opener, Rows
+from convlog_sqlite.store.reading import SCAN, Opener, Rows
 from convlog_sqlite.store.sessions import SessionRow
+from convlog_sqlite.vocabulary import LAST_SEQ
 
 LINES_AT_ONCE: Final = 500  # rows fetched in one snapshot while a session is walked
 

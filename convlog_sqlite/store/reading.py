@@ -26,7 +26,6 @@ from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.sessions import SessionRow
 from convlog_sqlite.vocabulary import REASON_NAMES, TYPES
 
-LAST_SEQ: Final = 2**62
 SCAN: Final = 20_000  # narrow rows looked at in one filtered read: a few milliseconds
 
 # The most selective first; `to` before all, because it stands in no column.

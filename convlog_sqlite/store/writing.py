@@ -10,21 +10,28 @@ Owns the tables `envelope`, `event`, `posting`, `link`, `slot`, `payload`, `idem
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from convlog_sqlite import canonical, sealing, strictjson
 from convlog_sqlite.database import DATA_VERSION, Connection, fetch, value
-from convlog_sqlite.errors import IdempotencyConflict, PairingError, StoreCorrupt, UnknownReference
+from convlog_sqlite.errors import (
+    IdempotencyConflict,
+    InvalidEvent,
+    PairingError,
+    StoreCorrupt,
+    UnknownReference,
+)
 from convlog_sqlite.events import Event, Live
 from convlog_sqlite.instants import Clock, from_microseconds, id_bytes, id_text, new_event_id
 from convlog_sqlite.keystore import Keystore
-from convlog_sqlite.store import blobs
+from convlog_sqlite.store import blobs, rules
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.preparing import Described, Prepared, describe
 from convlog_sqlite.store.reading import FACETS, SELECT_STORE_HEAD, Opener
 from convlog_sqlite.store.sessions import SessionRow, Sessions
+from convlog_sqlite.store.states import line_of
 from convlog_sqlite.vocabulary import (
     LINKS,
     TYPES,
@@ -75,6 +82,17 @@ class _Reference(NamedTuple):
     seq: int
     type: int
     envelope: bytes
+
+
+class _Resolved(NamedTuple):
+    """What an envelope refers to: pos of the parent, seq of the call it answers, positions it supersedes."""
+
+    parent: int | None
+    answered: int | None
+    superseded: Sequence[int]
+
+
+_NOTHING_RESOLVED: Final = _Resolved(None, None, ())
 
 
 @dataclass(slots=True)
@@ -177,18 +195,24 @@ class Batch:
         first = self._first(prepared, digest)
         if first is not None:
             return Appended(first, new=False)
-        described, parent, answered = prepared.described, None, None
-        if described.refers:
-            described, parent, answered = self._resolve(prepared)
         nanoseconds = self._context.clock()
         microseconds = nanoseconds // 1000
         event_id = prepared.event_id or new_event_id(nanoseconds)
+        keys, described, resolved = prepared.envelope, prepared.described, _NOTHING_RESOLVED
+        place = self._place(event_id, microseconds) if prepared.is_ruled else None
+        if place is not None and prepared.event_id is None:
+            keys = rules.judge(place, prepared, keys)
+        if described.refers or keys is not prepared.envelope:
+            keys, resolved = self._resolve(keys, imported=prepared.event_id is not None)
+            described = described if keys is prepared.envelope else describe(keys)
         self._seq, self._pos = self._seq + 1, self._pos + 1
         envelope = canonical.join_envelope(
             id_text(event_id), self._seq, from_microseconds(microseconds), self._where, described.rest
         )
         self._seal(prepared, event_id, envelope)
-        self._index(prepared.type, described, parent, answered, microseconds)
+        self._index(prepared.type, described, resolved, microseconds)
+        if place is not None:
+            rules.record(place, prepared, keys, resolved.superseded)
         if digest is not None:
             self._rows.idempotency.append((digest, self._pos))
             self._recorded[digest] = self._pos
@@ -243,9 +267,13 @@ class Batch:
                 self._connection, blob, pos, slot, key, (self._context.store_id, event_id, name, seq)
             )
 
-    def _index(
-        self, event_type: int, said: Described, parent: int | None, answered: int | None, microseconds: int
-    ) -> None:
+    def _place(self, event_id: bytes, microseconds: int) -> rules.Place:
+        """Where the next event will stand, for the rules: they look at what stands in the tables."""
+        self.flush()
+        place = self._pos + 1, self._seq + 1, event_id, microseconds
+        return rules.Place(self._connection, self._session, *place, self._intern)
+
+    def _index(self, event_type: int, said: Described, refers: _Resolved, microseconds: int) -> None:
         rows, session, seq = self._rows, self._session.number, self._seq
         known, intern = self._context.names.known, self._intern
         agent, role, task, thread, tool, kind, performative, state_key = [
@@ -255,7 +283,7 @@ class Batch:
         rows.event.append(
             (
                 session, seq, self._pos, event_type, agent, role, task, thread, tool, kind, performative,
-                said.correlation, state_key, said.sensitivity, parent, answered, microseconds, at,
+                said.correlation, state_key, said.sensitivity, refers.parent, refers.answered, microseconds, at,
             )
         )  # fmt: skip
         if event_type == _TOOL_CALL:
@@ -273,19 +301,25 @@ class Batch:
     def _intern(self, text: str) -> int:
         return self._context.names.intern(self._connection, text, self._fresh_names)
 
-    def _resolve(self, prepared: Prepared) -> tuple[Described, int | None, int | None]:
-        """Check every reference; (description, pos of the parent, seq of the call that this answers)."""
-        keys, described, answered = prepared.envelope, prepared.described, None
+    def _resolve(self, keys: dict[str, Any], *, imported: bool) -> tuple[dict[str, Any], _Resolved]:
+        """Check every reference; the envelope keys, completed for a result from its call, and what was found.
+
+        A parent may be in another session: what made an agent open this one. A link leads to an event of the
+        session itself, or of what it was forked from; only what is imported may say otherwise.
+        """
+        answered, superseded = None, []
         if "call_id" in keys:
             keys = dict(keys)
             answered = self._pair(keys, self._require("call_id", keys["call_id"]))
-            described = describe(keys)
+        find = self._require if imported else self._require_here
         parent = self._require("parent_id", keys["parent_id"]).pos if "parent_id" in keys else None
         for number, link_type in enumerate(LINKS, 1):
             for target in keys.get("links", {}).get(link_type, ()):
-                found = self._require(f"links/{link_type}", target)
+                found = find(f"links/{link_type}", target)
                 self._rows.link.append((self._pos + 1, number, found.pos))
-        return described, parent, answered
+                if link_type == "supersedes":
+                    superseded.append(found.pos)
+        return keys, _Resolved(parent, answered, superseded)
 
     def _pair(self, keys: dict[str, Any], call: _Reference) -> int:
         call_id = keys["call_id"]
@@ -302,6 +336,15 @@ class Batch:
             if key in said:
                 keys.setdefault(key, said[key])
         return call.seq
+
+    def _require_here(self, pointer: str, event_id: str) -> _Reference:
+        found = self._require(pointer, event_id)
+        if found.session != self._session.number and not any(
+            found.session == session and found.seq <= upto
+            for session, upto in line_of(self._connection, self._session)
+        ):
+            raise InvalidEvent(f"/{pointer}", f"{event_id} is an event of another session")
+        return found
 
     def _require(self, pointer: str, event_id: str) -> _Reference:
         wanted = id_bytes(event_id)

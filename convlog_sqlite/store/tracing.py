@@ -1,0 +1,144 @@
+"""Why an event is there, and what came of it: walks over the edges that envelopes draw.
+
+An edge goes from an event to one it names: `parent_id`, `call_id`, `effect`, and the typed links. They were
+checked at append, so each leads to an event that stood there before, and nothing runs in a circle; a changed
+database may hold one, so what was visited is not visited again. Every walk is bounded and breadth first: what
+is nearest is found first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from convlog_sqlite.database import Connection, Database, fetch, value
+from convlog_sqlite.errors import StoreCorrupt, UnknownReference
+from convlog_sqlite.events import Event
+from convlog_sqlite.instants import id_bytes
+from convlog_sqlite.store.reading import SELECT_POS, Opener, Row
+from convlog_sqlite.vocabulary import LINKS
+
+SELECT_NODE: Final = """
+SELECT s.name, v.seq, v.id, v.bytes, p.slot, p.sealed FROM envelope AS v
+CROSS JOIN session AS s ON s.id = v.session LEFT JOIN payload AS p ON p.pos = v.pos WHERE v.pos = ?"""
+SELECT_REASONS: Final = """
+SELECT 0, e.parent FROM envelope AS v CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq
+WHERE v.pos = ?1 AND e.parent IS NOT NULL
+UNION ALL SELECT -1, c.pos FROM envelope AS v CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq
+CROSS JOIN event AS c ON c.session = e.session AND c.seq = e.answers WHERE v.pos = ?1
+UNION ALL SELECT type, target FROM link WHERE pos = ?1"""
+SELECT_OUTCOMES: Final = """
+SELECT * FROM (SELECT 0, pos FROM event WHERE parent = ?1 LIMIT ?2)
+UNION ALL SELECT * FROM (SELECT type, pos FROM link WHERE target = ?1 LIMIT ?2)"""
+SELECT_REPLIES: Final = """
+SELECT s.name, v.seq, v.id, v.bytes, p.slot, p.sealed FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
+CROSS JOIN session AS s ON s.id = v.session LEFT JOIN payload AS p ON p.pos = v.pos
+WHERE e.parent = ? AND e.pos > ? ORDER BY e.pos LIMIT 100"""
+
+_RELATIONS: Final = {0: "parent_id", -1: "call_id"} | dict(enumerate(LINKS, 1))
+
+
+class Edge(NamedTuple):
+    """Event `source` names event `target` as its `relation`: a key of the envelope, or a type of link."""
+
+    source: str
+    relation: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a walk found: events, nearest first, each with its distance, and the edges between them.
+
+    `is_whole` is False when the walk ended at its limit.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    depths: list[int] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
+    is_whole: bool = True
+
+
+def reasons(database: Database, opener: Opener, event_id: str, limit: int) -> Trace:
+    """The event, what it names, what those name, back to the roots. Raises UnknownReference."""
+    return _walk(database, opener, event_id, limit, forward=False)
+
+
+def outcomes(database: Database, opener: Opener, event_id: str, limit: int) -> Trace:
+    """The event, what names it, what names those. Raises UnknownReference."""
+    return _walk(database, opener, event_id, limit, forward=True)
+
+
+def replies(database: Database, opener: Opener, event_id: str, after: int) -> list[tuple[int, Event]]:
+    """Events behind position `after` whose parent is this event, at most 100, each with its position."""
+    with database.read() as connection:
+        parent = value(connection, SELECT_POS, (id_bytes(event_id),))
+        if parent is None:
+            raise UnknownReference("event", event_id)
+        rows = fetch(connection, SELECT_REPLIES, (parent, after))
+        positions = [value(connection, SELECT_POS, (row[2],)) for row in rows]
+    return list(zip(positions, _events(opener, rows), strict=True))
+
+
+def _walk(database: Database, opener: Opener, event_id: str, limit: int, *, forward: bool) -> Trace:
+    with database.read() as connection:
+        start = value(connection, SELECT_POS, (id_bytes(event_id),))
+        if start is None:
+            raise UnknownReference("event", event_id)
+        depths, found, is_whole = _breadth_first(connection, start, limit, forward=forward)
+        rows = [_node(connection, pos) for pos in depths]
+    events = _events(opener, rows)
+    ids = {pos: event.id for pos, event in zip(depths, events, strict=True)}
+    edges = [
+        Edge(ids[source], _RELATIONS[relation], ids[target])
+        for source, relation, target in found
+        if source in ids and target in ids
+    ]
+    return Trace(events, list(depths.values()), edges, is_whole)
+
+
+def _breadth_first(
+    connection: Connection, start: int, limit: int, *, forward: bool
+) -> tuple[dict[int, int], list[tuple[int, int, int]], bool]:
+    """Positions with their distance, in the order found; (source, relation, target); whether that is all."""
+    depths, edges, is_whole = {start: 0}, [], True
+    waiting = deque([start])
+    while waiting:
+        here = waiting.popleft()
+        for relation, there in _edges(connection, here, limit, forward=forward):
+            edges.append((there, relation, here) if forward else (here, relation, there))
+            if there in depths:
+                continue
+            if len(depths) >= limit:
+                is_whole = False
+                continue
+            depths[there] = depths[here] + 1
+            waiting.append(there)
+    return depths, edges, is_whole
+
+
+def _edges(connection: Connection, pos: int, limit: int, *, forward: bool) -> list[tuple[int, int]]:
+    if forward:
+        return fetch(connection, SELECT_OUTCOMES, (pos, limit + 1))
+    return fetch(connection, SELECT_REASONS, (pos,))
+
+
+def _node(connection: Connection, pos: int) -> tuple[str, *Row]:
+    rows = fetch(connection, SELECT_NODE, (pos,))
+    if not rows:
+        raise StoreCorrupt("link", f"it names position {pos}, where nothing stands")
+    node: tuple[str, *Row] = rows[0]
+    return node
+
+
+def _events(opener: Opener, rows: list[tuple[str, *Row]]) -> list[Event]:
+    """Events of several sessions, in the order of their rows."""
+    by_session: dict[str, list[Row]] = {}
+    for session, seq, event_id, envelope, slot, sealed in rows:
+        by_session.setdefault(session, []).append((seq, event_id, envelope, slot, sealed))
+    opened: dict[str, Iterator[Event]] = {
+        session: iter(opener.events(session, some)) for session, some in by_session.items()
+    }
+    return [next(opened[session]) for session, *_ in rows]
