@@ -167,8 +167,6 @@ class KeystoreDamaged(KeystoreUnusable):
 class KeystoreTruncated(KeystoreUnusable):
     """The keystore ends inside its header."""
 
-    rule = "the keystore was cut: it ends inside its header; put a copy back, or an export"
-
 
 class KeystoreOlder(KeystoreUnusable):
     """A copy of the keystore from before a rekey: generation `found`, and the log knows `known`."""
@@ -361,10 +359,7 @@ class UnderHold(Refused):
 
 
 class KeysAtRisk(Refused):
-    """Keys of the file `path` would be lost or laid open without anybody having said so.
-
-    `risk` is `bare`, `live`, `present`, `foreign` or `exists`; see `convlog_sqlite.store_keys`.
-    """
+    """Keys in the file `path` would be lost or laid open: `risk` is bare, live, present, foreign or exists."""
 
     def __init__(self, path: str | Path, risk: str, rule: str) -> None:
         self.path, self.risk, self.rule = str(path), risk, rule

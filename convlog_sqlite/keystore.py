@@ -221,7 +221,7 @@ class Keystore:
             copies = [Header.from_bytes(self._file.read(COPY_BYTES, at)) for at in (0, COPY_BYTES)]
         valid = sorted((copy for copy in copies if copy is not None), key=lambda copy: copy.age, reverse=True)
         if is_cut:
-            raise KeystoreTruncated(self._path)
+            raise KeystoreTruncated(self._path, "the keystore was cut: it ends inside its header")
         if not valid:
             raise KeystoreDamaged(self._path)
         if store_id is not None and valid[0].store_id != store_id:
