@@ -96,6 +96,7 @@ class KeySource:
         """Use the class methods. `variable` is the one of the environment that says the same."""
         self.kind, self.where, self.variable = kind, where, variable
         self._kept, self._get = kept, get
+        self.only_opens = False
         self._text: bytes | None = None
         self._derived: dict[Scrypt, bytes] = {}
 
@@ -118,6 +119,13 @@ class KeySource:
             return (passphrase if isinstance(passphrase, str) else passphrase()).encode()
 
         return cls("passphrase", PASSPHRASE, get, "the passphrase")
+
+    @classmethod
+    def asking(cls, ask: Callable[[], str]) -> KeySource:
+        """A passphrase that is asked for to open what is under one; a new store is not put under it unasked."""
+        source = cls.passphrase(ask)
+        source.only_opens = True
+        return source
 
     @classmethod
     def passphrase_file(cls, path: str | Path) -> KeySource:

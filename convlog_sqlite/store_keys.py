@@ -243,7 +243,8 @@ class StoreKeys:
             source = files.enter_context(closing(kept))
             master = source.require_master()
             current, header_there, own = self._current(place, files, replace=replace)
-            wrapping = None if self._kek is None or self._kek is opened_by else self._kek.wrapping()
+            own_kek = self._kek if self._kek is not None and not self._kek.only_opens else None
+            wrapping = None if own_kek is None else own_kek.wrapping()
             header = source.header if wrapping is None else source.header.wrapped_by(wrapping, master)
             header = header.done("import", by, *place.next(source.header, *header_there))
             slots = max(source.slots, 0 if current is None else rekeying.slots_in(place.path))
@@ -251,7 +252,7 @@ class StoreKeys:
             if change.missing:
                 change.set_aside.extend(self._set_mirrors_aside())
             rekeying.put_in_place(place.path, header, rekeying.merged(source, current, own))
-        self._tell(opened_by if wrapping is None else self._kek)
+        self._tell(opener if wrapping is None else self._kek)
         return change
 
     def replace_lost(self, *, by: str, discard: bool = False) -> KeyChange:

@@ -183,3 +183,14 @@ def test_wrong_usage_changes_nothing(run, store, arguments):
     before = (store / "log.keys").read_bytes()
     assert run("keys", *arguments).status == 2
     assert (store / "log.keys").read_bytes() == before
+
+
+def test_a_new_store_asks_for_nothing(run, tmp_path):
+    """A person at a terminal who makes a store, or appends to a bare one, is not asked for a passphrase."""
+    store = str(tmp_path / "new")
+    assert run("--store", store, "init", says=[]).status == 0
+    assert run("--store", store, "append", "s", "--agent", "a", "--body", "x", says=[]).status == 0
+    assert (
+        run("--store", str(tmp_path / "other"), "append", "s", "--agent", "a", "--body", "x", says=[]).status
+        == 0
+    )

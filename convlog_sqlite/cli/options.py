@@ -56,7 +56,7 @@ def key_source() -> KeySource | None:
     said = KeySource.environment()
     if said is not None or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return said
-    return KeySource.passphrase(
+    return KeySource.asking(
         lambda: str(typer.prompt("Passphrase of the keystore", hide_input=True, err=True))
     )
 

@@ -179,7 +179,7 @@ def _build(
     _point_to(directory, keystore_path)
     aside = directory / f"{_ASIDE}{os.getpid()}"
     keystore_aside = keystore_path.with_name(_keystore_aside(directory, keystore_path))
-    keystores.create(keystore_aside, identity, kek.wrapping() if kek else UNWRAPPED)
+    keystores.create(keystore_aside, identity, UNWRAPPED if kek is None or kek.only_opens else kek.wrapping())
     keystore = Keystore.open(keystore_aside, identity, kek=kek)
     try:
         schema.build(aside, identity)
