@@ -32,6 +32,15 @@ from convlog_sqlite.errors import (
     IdempotencyConflict,
     ImportFailed,
     InvalidEvent,
+    KeysAtRisk,
+    KeySourceFailed,
+    KeystoreDamaged,
+    KeystoreForeign,
+    KeystoreLocked,
+    KeystoreMissing,
+    KeystoreOlder,
+    KeystoreReplaced,
+    KeystoreTruncated,
     KeystoreUnusable,
     MirrorBusy,
     NoReply,
@@ -62,10 +71,12 @@ from convlog_sqlite.errors import (
     UnknownReference,
     UnsupportedFilesystem,
     UnsupportedPlatform,
+    WrongKey,
 )
 from convlog_sqlite.events import Corrupt, Erased, Event, Live, Locked, Lost, Payload
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.importing import HARNESSES, ImportReport, import_transcripts
+from convlog_sqlite.kek import KeySource
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.moment import Moment
@@ -85,13 +96,18 @@ from convlog_sqlite.strictjson import parse as parse_json
 
 if TYPE_CHECKING:
     from convlog_sqlite.aio import AsyncConversationLog, AsyncSession
+    from convlog_sqlite.aio_keys import AsyncStoreKeys
     from convlog_sqlite.aio_moment import AsyncMoment
+    from convlog_sqlite.store_keys import KeyChange, StoreKeys
 
-# Imported when first asked for: asyncio alone takes as long as the rest of the package.
+# Imported when first asked for: asyncio alone takes as long as the rest of the package; keys are seldom looked after.
 _LATER: Final = {
     "AsyncConversationLog": "convlog_sqlite.aio",
     "AsyncMoment": "convlog_sqlite.aio_moment",
     "AsyncSession": "convlog_sqlite.aio",
+    "AsyncStoreKeys": "convlog_sqlite.aio_keys",
+    "KeyChange": "convlog_sqlite.store_keys",
+    "StoreKeys": "convlog_sqlite.store_keys",
 }
 
 __all__ = [
@@ -101,6 +117,7 @@ __all__ = [
     "AsyncConversationLog",
     "AsyncMoment",
     "AsyncSession",
+    "AsyncStoreKeys",
     "Attachment",
     "Attempt",
     "CallKeys",
@@ -132,6 +149,17 @@ __all__ = [
     "ImportFailed",
     "ImportReport",
     "InvalidEvent",
+    "KeyChange",
+    "KeySource",
+    "KeySourceFailed",
+    "KeysAtRisk",
+    "KeystoreDamaged",
+    "KeystoreForeign",
+    "KeystoreLocked",
+    "KeystoreMissing",
+    "KeystoreOlder",
+    "KeystoreReplaced",
+    "KeystoreTruncated",
     "KeystoreUnusable",
     "Live",
     "Locked",
@@ -175,6 +203,7 @@ __all__ = [
     "StoreError",
     "StoreFull",
     "StoreIOError",
+    "StoreKeys",
     "StoreReadOnly",
     "StoreReplaced",
     "SubjectFenced",
@@ -183,6 +212,7 @@ __all__ = [
     "UnknownReference",
     "UnsupportedFilesystem",
     "UnsupportedPlatform",
+    "WrongKey",
     "check_session_id",
     "import_transcripts",
     "parse_json",

@@ -35,6 +35,7 @@ from convlog_sqlite.errors import StoreClosed
 from convlog_sqlite.events import Event
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.follow import Waiter
+from convlog_sqlite.kek import KeySource
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.moment import DEFAULT_LIMIT
 from convlog_sqlite.redaction import Redaction
@@ -256,11 +257,18 @@ class AsyncConversationLog(AsyncLabelling):
         read_only: bool = False,
         keys: str | Path | None = None,
         scrub: bool | Scrubber = False,
+        kek: KeySource | None = None,
     ) -> Self:
         """See `ConversationLog.open`; the store is opened by `async with`."""
         return cls(
             lambda: ConversationLog.open(
-                path, create=create, durability=durability, read_only=read_only, keys=keys, scrub=scrub
+                path,
+                create=create,
+                durability=durability,
+                read_only=read_only,
+                keys=keys,
+                scrub=scrub,
+                kek=kek,
             )
         )
 

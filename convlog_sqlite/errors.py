@@ -9,7 +9,16 @@
     │  ├─ SchemaTooNew         written by a newer convlog
     │  ├─ StoreCorrupt         SQLite found the file damaged
     │  ├─ StoreIOError         the operating system refused a read, a write or a sync
-    │  ├─ KeystoreUnusable     the keystore is missing, foreign or damaged
+    │  ├─ KeystoreUnusable     the keystore cannot be used
+    │  │  ├─ KeystoreMissing    there is no file
+    │  │  ├─ KeystoreForeign    it belongs to another store
+    │  │  ├─ KeystoreDamaged    neither copy of its header is whole
+    │  │  ├─ KeystoreTruncated  it ends inside its header
+    │  │  ├─ KeystoreOlder      a copy from before the store was given new keys
+    │  │  ├─ KeystoreLocked     the key-encryption key is not here
+    │  │  ├─ WrongKey           another key-encryption key than the one that opens it
+    │  │  └─ KeystoreReplaced   it was replaced while it was open
+    │  ├─ KeySourceFailed      the key-encryption key cannot be had from where it should come
     │  ├─ StoreClosed          the handle was closed
     │  ├─ StoreReplaced        the database was replaced while it was open
     │  ├─ ForkedHandle         the handle was opened before fork() and is used in the child
@@ -34,6 +43,7 @@
     │  ├─ FilesLeft            an exported file is still there
     │  ├─ SubjectFenced        a fence forbids content about this person
     │  ├─ ScrubFailed          the caller's scrubbing function failed
+    │  ├─ KeysAtRisk           keys would be lost or laid open, and nobody said so
     │  └─ MirrorBusy           another exporter keeps these files
     ├─ PayloadUnreadable       the event is known, its content is not
     │  ├─ PayloadErased        by a redaction: normal
@@ -138,9 +148,65 @@ class StoreIOError(StoreError):
 
 
 class KeystoreUnusable(StoreError):
-    """The keystore is missing, belongs to another store, or is damaged. Never treated as "erased"."""
+    """The keystore cannot be used; the classes below say why. Never treated as "erased"."""
 
-    rule = "the keystore cannot be used"
+
+class KeystoreMissing(KeystoreUnusable):
+    """There is no keystore where the store says. None is ever made in its place."""
+
+    rule = (
+        "the keystore is missing; the payloads need it: put it back, or an export with `convlog keys import`"
+    )
+
+
+class KeystoreForeign(KeystoreUnusable):
+    """The keystore belongs to another store. It is left alone."""
+
+    rule = "the keystore belongs to another store"
+
+
+class KeystoreDamaged(KeystoreUnusable):
+    """Neither copy of the keystore's header is whole, or the file is no keystore."""
+
+    rule = "the keystore header is damaged; put a copy back, or an export with `convlog keys import`"
+
+
+class KeystoreTruncated(KeystoreUnusable):
+    """The keystore ends inside its header."""
+
+
+class KeystoreOlder(KeystoreUnusable):
+    """A copy of the keystore from before a rekey: generation `found`, and the log knows `known`."""
+
+    def __init__(self, path: str | Path, found: int, known: int) -> None:
+        self.found, self.known = found, known
+        super().__init__(
+            path, f"an older keystore: generation {found}, the log knows {known}; see `convlog keys`"
+        )
+
+
+class KeystoreLocked(KeystoreUnusable):
+    """The master key is wrapped, and the key-encryption key is not here: nothing can be sealed or opened."""
+
+    rule = "the keystore is locked: its key-encryption key is not here; see `convlog keys status`"
+
+
+class WrongKey(KeystoreUnusable):
+    """The key-encryption key that was given is not the one that opens this keystore."""
+
+    rule = (
+        "the key-encryption key is not the one that opens this keystore; without any, envelopes can be read"
+    )
+
+
+class KeystoreReplaced(KeystoreUnusable):
+    """The keystore was replaced or removed under the open handle. Nothing was written; open the store again."""
+
+    rule = "the keystore was replaced while it was open; open the store again"
+
+
+class KeySourceFailed(StoreError):
+    """A file, command or prompt did not give a key-encryption key. `path` is the file, or says which source."""
 
 
 class StoreClosed(StoreError):
@@ -360,6 +426,14 @@ class ScrubFailed(Refused):
     def __init__(self, pointer: str, cause: str) -> None:
         self.pointer, self.cause = pointer, cause
         super().__init__(f"{pointer or '/'}: the scrubbing function failed: {cause}")
+
+
+class KeysAtRisk(Refused):
+    """Keys in the file `path` would be lost or laid open: `risk` is bare, live, present, foreign or exists."""
+
+    def __init__(self, path: str | Path, risk: str, rule: str) -> None:
+        self.path, self.risk, self.rule = str(path), risk, rule
+        super().__init__(f"{path}: {rule}")
 
 
 class MirrorBusy(Refused):

@@ -5,15 +5,7 @@ File, format 1 (big-endian):
     0      header copy A, 4096 bytes       4096   header copy B, 4096 bytes
     8192   slot 0, 40 bytes                8192 + 40 n   slot n
 
-    Header   0   8  magic "CONVLOGK"        8  2  format version, 1
-            10   2  how the master key is kept: 0 bare, anything else wrapped by a key-encryption key
-            12   4  zero                   16 16  store id
-            32   8  generation: rises when the file is replaced by a rekeyed one
-            40  40  master key (bare: 32 bytes and 8 zeros)
-            80  40  pepper, wrapped under the master key
-           120 360  parameters of the key-encryption key, zero when bare
-           480  32  SHA-256 of bytes 0 to 479
-    The valid copy with the higher generation counts; one damaged copy does no harm.
+    The header is described in `header`: whose the keystore is, and the master key, bare or wrapped.
 
     Slot   live    40 bytes of AES-KW(master key, data key)
            erased  "\xffERASED\xff" 8 | redaction event id 16 | Unix milliseconds 8 | reason code 2 | 6 zeros
@@ -28,7 +20,6 @@ at the next access; "no key here" is never taken for "erased".
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import os
 import struct
 import threading
@@ -36,31 +27,35 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 from convlog_sqlite import sealing
 from convlog_sqlite.errors import (
+    KeystoreDamaged,
+    KeystoreForeign,
+    KeystoreLocked,
+    KeystoreMissing,
+    KeystoreReplaced,
+    KeystoreTruncated,
     KeystoreUnusable,
     StoreBusy,
     StoreClosed,
     StoreIOError,
     StoreReadOnly,
+    WrongKey,
     os_errors,
 )
 from convlog_sqlite.events import Erased, Locked, Lost
 from convlog_sqlite.filesystem import PRIVATE_FILE, sync, sync_directory, write_all
+from convlog_sqlite.header import COPY_BYTES, GENERATION, Header, is_of_newer_format
 from convlog_sqlite.instants import from_milliseconds
+from convlog_sqlite.kek import PASSPHRASE, UNWRAPPED, KeySource, Wrapping
 from convlog_sqlite.vocabulary import REASON_NAMES
 
-_MAGIC: Final = b"CONVLOGK"
-_HEADER: Final = struct.Struct(">8sHH4x16sQ40s40s360x32s")
-_GENERATION: Final = struct.Struct(">16sQ")
 _ERASURE: Final = struct.Struct(">8s16sQH6x")
 _ERASED: Final = b"\xffERASED\xff"
-_COPY: Final = 4096
-_SLOTS_AT: Final = 2 * _COPY
+SLOTS_AT: Final = 2 * COPY_BYTES
 SLOT_BYTES: Final = 40
 MAX_SLOTS: Final = 1 << 47  # chunk ids are slot * 65536
 _LAST_INSTANT: Final = 253_402_300_799_999  # the end of year 9999, where datetime ends
@@ -92,9 +87,7 @@ class DiskFile:
         try:
             self._descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
         except FileNotFoundError:
-            raise KeystoreUnusable(
-                path, "the keystore is missing; restore it, the payloads need it"
-            ) from None
+            raise KeystoreMissing(path) from None
         except PermissionError:
             raise StoreReadOnly(path) from None
         except OSError as error:
@@ -168,47 +161,17 @@ class MemoryFile:
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, repr=False)  # it holds keys: reprs end up in logs
-class Header:
-    """One header copy. `kept` says how the master key is kept: 0 is bare."""
-
-    kept: int
-    store_id: bytes
-    generation: int
-    master: bytes
-    pepper: bytes
-
-    @classmethod
-    def new(cls, store_id: bytes) -> Header:
-        """A header with a new bare master key and a new pepper."""
-        master = os.urandom(sealing.KEY_BYTES)
-        return cls(0, store_id, 1, master + bytes(8), sealing.wrap(master, os.urandom(sealing.KEY_BYTES)))
-
-    def to_bytes(self) -> bytes:
-        """Two equal copies: all that stands before the first slot."""
-        data = _HEADER.pack(
-            _MAGIC, 1, self.kept, self.store_id, self.generation, self.master, self.pepper, b""
-        )
-        copy = (data[:480] + hashlib.sha256(data[:480]).digest()).ljust(_COPY, b"\0")
-        return copy + copy
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Header | None:
-        """The header in one copy, or None when it is damaged. A newer format is damaged to us too."""
-        if len(data) < _HEADER.size:
-            return None
-        magic, version, kept, store_id, generation, master, pepper, digest = _HEADER.unpack_from(data)
-        if magic != _MAGIC or version != 1 or hashlib.sha256(data[:480]).digest() != digest:
-            return None
-        return cls(kept, store_id, generation, master, pepper)
-
-
 def erasure_record(by: bytes, milliseconds: int, reason: int) -> bytes:
     """The 40 bytes that overwrite a slot whose key is destroyed by redaction event `by`."""
     return _ERASURE.pack(_ERASED, by, milliseconds, reason)
 
 
-def create(path: Path, store_id: bytes) -> None:
+def is_erased(slot: bytes) -> bool:
+    """Whether the 40 bytes of a slot are the record of an erasure."""
+    return slot[:8] == _ERASED and len(slot) == SLOT_BYTES
+
+
+def create(path: Path, store_id: bytes, wrapping: Wrapping = UNWRAPPED) -> None:
     """Make a keystore for a new store, durable and private. Raises KeystoreUnusable if `path` exists."""
     with os_errors(path):
         try:
@@ -216,7 +179,7 @@ def create(path: Path, store_id: bytes) -> None:
         except FileExistsError:
             raise KeystoreUnusable(path, "a keystore is here already; it is never overwritten") from None
         try:
-            write_all(descriptor, Header.new(store_id).to_bytes())
+            write_all(descriptor, Header.new(store_id, wrapping).to_bytes())
             sync(descriptor)
         finally:
             os.close(descriptor)
@@ -226,29 +189,118 @@ def create(path: Path, store_id: bytes) -> None:
 class Keystore:
     """An open keystore. Safe to use from several threads."""
 
-    def __init__(self, file: SlotFile, path: str, store_id: bytes | None) -> None:
+    def __init__(
+        self, file: SlotFile, path: str, store_id: bytes | None, kek: KeySource | None = None
+    ) -> None:
         """Read and check the header. `store_id` is the store that must own it (None: any)."""
         self._file, self._path, self._closed = file, path, False
         self._threads = threading.Lock()
         self._leased: deque[tuple[int, bytes]] = deque()
         self._next_lease = _FIRST_LEASE
-        with os_errors(path):
-            copies = [Header.from_bytes(file.read(_COPY, at)) for at in (0, _COPY)]
-        valid = [copy for copy in copies if copy is not None]
-        if not valid:
+        try:
+            self.header, self._master = self._unlocked(self._headers(store_id), kek)
+        except BaseException:  # a prompt may be interrupted
             file.close()
-            raise KeystoreUnusable(path, "the keystore header is damaged; restore the keystore from a copy")
-        self.header = max(valid, key=lambda copy: copy.generation)
-        if store_id is not None and self.header.store_id != store_id:
-            file.close()
-            raise KeystoreUnusable(path, "the keystore belongs to another store")
-        self._master = None if self.header.kept else self.header.master[: sealing.KEY_BYTES]
+            raise
         self._pepper = None if self._master is None else sealing.unwrap(self._master, self.header.pepper)
 
     @classmethod
-    def open(cls, path: Path, store_id: bytes, *, writable: bool = True) -> Keystore:
-        """Open the keystore of `store_id`. Raises KeystoreUnusable when missing, damaged or foreign."""
-        return cls(DiskFile(path, writable=writable), str(path), store_id)
+    def open(
+        cls, path: Path, store_id: bytes, *, writable: bool = True, kek: KeySource | None = None
+    ) -> Keystore:
+        """Open the keystore of `store_id`. Without the key-encryption key it is opened locked.
+
+        Raises KeystoreMissing, KeystoreDamaged, KeystoreTruncated, KeystoreForeign, WrongKey, KeySourceFailed.
+        """
+        return cls(DiskFile(path, writable=writable), str(path), store_id, kek)
+
+    def _headers(self, store_id: bytes | None) -> list[Header]:
+        """The valid copies of the newest generation, the one that counts first."""
+        with os_errors(self._path):
+            is_cut = self._file.size() < SLOTS_AT
+            copies = [Header.from_bytes(self._file.read(COPY_BYTES, at)) for at in (0, COPY_BYTES)]
+        valid = sorted((copy for copy in copies if copy is not None), key=lambda copy: copy.age, reverse=True)
+        if is_cut:
+            raise KeystoreTruncated(self._path, "the keystore was cut: it ends inside its header")
+        if not valid:
+            raise KeystoreDamaged(self._path)
+        if store_id is not None and valid[0].store_id != store_id:
+            raise KeystoreForeign(self._path)
+        if valid[0].kept == PASSPHRASE and not valid[0].scrypt.is_bearable:
+            raise KeystoreDamaged(self._path, "the keystore asks for more of scrypt than any keystore does")
+        return [copy for copy in valid if copy.generation == valid[0].generation]
+
+    def _unlocked(self, copies: Sequence[Header], kek: KeySource | None) -> tuple[Header, bytes | None]:
+        """The copy that opens and its master key. A crash amid a rotation leaves one for the old key, one for the new."""
+        tried = False
+        for header in copies:
+            key = None if kek is None or not header.kept else kek.key(header.kept, header.scrypt)
+            master = header.master_key(key)
+            if master is not None:
+                return header, master
+            tried = tried or key is not None
+        if tried:
+            raise WrongKey(self._path)
+        return copies[0], None
+
+    def require_master(self) -> bytes:
+        """The master key. Raises KeystoreLocked."""
+        if self._master is None:
+            raise KeystoreLocked(self._path)
+        return self._master
+
+    def check_usable(self) -> None:
+        """Raise KeystoreLocked, KeystoreReplaced or StoreClosed when nothing can be sealed."""
+        self._check_identity()
+        self.require_master()
+
+    def rewrap(self, wrapping: Wrapping, act: str, by: str, change: int) -> None:
+        """Keep the same master key under another wrapping, in both header copies, one after the other.
+
+        Each copy is synced before the next is touched, and the one that may be the only good one comes last: a
+        crash leaves a copy that opens with the old key or with the new. `change` is the least that the log
+        knows nothing of yet. Raises KeystoreLocked.
+        """
+        master = self.require_master()
+        self._check_identity()
+        with os_errors(self._path):
+            try:
+                self._file.lock()
+                newest = self._headers(None)[0]
+                header = newest.wrapped_by(wrapping, master).done(
+                    act, by, newest.generation, max(change, newest.change + 1)
+                )
+                self._write_copies(header)
+            finally:
+                self._file.unlock()
+
+    def mend(self) -> None:
+        """Write both header copies anew where one is damaged, or was left by a rotation that a crash ended.
+
+        Not where the key at hand opens the older copy only: the newer one belongs to another key.
+        """
+        good = self.header.to_bytes()[:COPY_BYTES]
+        with os_errors(self._path):
+            found = [self._file.read(COPY_BYTES, at) for at in (0, COPY_BYTES)]
+            if all(copy == good or is_of_newer_format(copy) for copy in found):
+                return
+            try:
+                self._file.lock()
+                newest = self._headers(None)[0]
+                if newest.age == self.header.age:
+                    self._write_copies(newest)
+            finally:
+                self._file.unlock()
+
+    def _write_copies(self, header: Header) -> None:
+        copy = header.to_bytes()[:COPY_BYTES]
+        is_first_good = Header.from_bytes(self._file.read(COPY_BYTES, 0)) == self.header
+        for at in (COPY_BYTES, 0) if is_first_good else (0, COPY_BYTES):
+            self._file.write(copy, at)
+            self._file.sync()
+            if self._file.read(COPY_BYTES, at) != copy:
+                raise StoreIOError(self._path, "the header does not read back as it was written")
+        self.header = header
 
     @classmethod
     def in_memory(cls, store_id: bytes) -> Keystore:
@@ -268,27 +320,26 @@ class Keystore:
     @property
     def slots(self) -> int:
         """How many slots the file holds, leased ones included."""
-        return max(0, self._file.size() - _SLOTS_AT + SLOT_BYTES - 1) // SLOT_BYTES
+        return max(0, self._file.size() - SLOTS_AT + SLOT_BYTES - 1) // SLOT_BYTES
 
     @property
     def pepper(self) -> bytes:
-        """The secret of every keyed digest. Raises KeystoreUnusable when locked or damaged."""
+        """The secret of every keyed digest. Raises KeystoreLocked, KeystoreDamaged."""
         if self._pepper is None:
-            rule = "the keystore is locked" if self.locked else "the keystore's pepper is damaged"
-            raise KeystoreUnusable(self._path, rule)
+            if self.locked:
+                raise KeystoreLocked(self._path)
+            raise KeystoreDamaged(self._path, "the keystore's pepper is damaged")
         return self._pepper
 
     def _check_identity(self) -> None:
         if self._closed:
             raise StoreClosed(self._path)
-        expected = _GENERATION.pack(self.header.store_id, self.header.generation)
+        expected = GENERATION.pack(self.header.store_id, self.header.generation)
         with os_errors(self._path):
-            seen = self._file.read(_GENERATION.size, 16)
-            second = seen if seen == expected else self._file.read(_GENERATION.size, _COPY + 16)
+            seen = self._file.read(GENERATION.size, 16)
+            second = seen if seen == expected else self._file.read(GENERATION.size, COPY_BYTES + 16)
         if second != expected or self._file.replaced():
-            raise KeystoreUnusable(
-                self._path, "the keystore was replaced while it was open; open the store again"
-            )
+            raise KeystoreReplaced(self._path)
 
     def take(self, count: int, highest_known: Callable[[], int]) -> list[tuple[int, bytes]]:
         """`count` new (slot, data key) pairs, durable on disk and never given before.
@@ -311,9 +362,7 @@ class Keystore:
             self._leased.extendleft(reversed(unused))
 
     def _lease(self, count: int, highest_known: int) -> None:
-        master = self._master
-        if master is None:
-            raise KeystoreUnusable(self._path, "the keystore is locked")
+        master = self.require_master()
         random = os.urandom(sealing.KEY_BYTES * count)
         keys = [random[at : at + sealing.KEY_BYTES] for at in range(0, len(random), sealing.KEY_BYTES)]
         wrapped = b"".join(sealing.wrap(master, key) for key in keys)
@@ -324,7 +373,7 @@ class Keystore:
                 first = max(self.slots, highest_known + 1)
                 if first >= MAX_SLOTS:
                     raise KeystoreUnusable(self._path, "the database names a slot that no keystore can hold")
-                self._file.write(wrapped, _SLOTS_AT + first * SLOT_BYTES)
+                self._file.write(wrapped, SLOTS_AT + first * SLOT_BYTES)
                 self._file.sync()
             finally:
                 self._file.unlock()
@@ -340,7 +389,7 @@ class Keystore:
             self._file.lock()
             try:
                 for slot, record in records.items():
-                    self._file.write(record, _SLOTS_AT + slot * SLOT_BYTES)
+                    self._file.write(record, SLOTS_AT + slot * SLOT_BYTES)
                 self._file.sync()
                 kept = [slot for slot, record in records.items() if self._one(slot) != record]
             finally:
@@ -363,17 +412,22 @@ class Keystore:
                 known = range(self.slots)
                 found = [self._one(slot) if slot in known else b"" for slot in slots]
             elif high - low <= 4 * len(slots) + 64:
-                run = self._file.read((high - low + 1) * SLOT_BYTES, _SLOTS_AT + low * SLOT_BYTES)
+                run = self._file.read((high - low + 1) * SLOT_BYTES, SLOTS_AT + low * SLOT_BYTES)
                 found = [run[(slot - low) * SLOT_BYTES : (slot - low + 1) * SLOT_BYTES] for slot in slots]
             else:
                 found = [self._one(slot) for slot in slots]
         return [self._answer(data) for data in found]
 
+    def raw(self, first: int, count: int) -> bytes:
+        """The bytes of up to `count` slots as they stand, from slot `first` on; a torn one ends short."""
+        with os_errors(self._path):
+            return self._file.read(count * SLOT_BYTES, SLOTS_AT + first * SLOT_BYTES)
+
     def _one(self, slot: int) -> bytes:
-        return self._file.read(SLOT_BYTES, _SLOTS_AT + slot * SLOT_BYTES)
+        return self._file.read(SLOT_BYTES, SLOTS_AT + slot * SLOT_BYTES)
 
     def _answer(self, data: bytes) -> SlotAnswer:
-        if data[:8] == _ERASED and len(data) == SLOT_BYTES:
+        if is_erased(data):
             _, by, milliseconds, reason = _ERASURE.unpack(data)
             return Erased(
                 str(uuid.UUID(bytes=by)),

@@ -36,8 +36,10 @@ from convlog_sqlite.findings import Finding
 from convlog_sqlite.follow import Waiter
 from convlog_sqlite.instants import Clock, from_microseconds, id_text, system_clock
 from convlog_sqlite.keeping import Keeping
+from convlog_sqlite.kek import KeySource
 from convlog_sqlite.labelling import Labelling
 from convlog_sqlite.mirror import Mirror
+from convlog_sqlite.noting import note
 from convlog_sqlite.redaction import Redaction, Redactor
 from convlog_sqlite.scrubbing import Scrubber, scrubber_of
 from convlog_sqlite.session import Session
@@ -80,7 +82,7 @@ class ConversationLog(Keeping, Labelling, Tracing, Branching, Accepting):
         self._appending: set[int] = set()
         self._mirror = self._open_mirror()
         self._finish_erasures()
-        if created and self._mirror is not None and self._mirror.enabled:
+        if (note(store) or created) and self._mirror is not None and self._mirror.enabled:
             self._mirror.after_append(STORE_SESSION)
 
     @classmethod
@@ -93,20 +95,23 @@ class ConversationLog(Keeping, Labelling, Tracing, Branching, Accepting):
         read_only: bool = False,
         keys: str | Path | None = None,
         scrub: bool | Scrubber = False,
+        kek: KeySource | None = None,
         clock: Clock = system_clock,
     ) -> Self:
         """Open the store at `path`, or the one that is found from the working directory.
 
         Makes it when there is none, unless `create` is False or `read_only` is True. `durability` is
-        `full` (an append that returned survives power loss) or `normal` (a crash of the process).
-        With `scrub`, secrets in what is appended give way to placeholders before anything is written: True,
-        or a Scrubber that says what is a secret. Raises the StoreErrors, InvalidEvent.
+        `full` (an append that returned survives power loss) or `normal` (a crash of the process). `kek` gives the
+        key-encryption key, by default as the environment says; where it is needed and there is none, the log is
+        locked: envelopes can be read, and nothing else. With `scrub`, secrets in what is appended give way to
+        placeholders before anything is written: True, or a Scrubber that says what is a secret. Raises the
+        StoreErrors, InvalidEvent.
         """
         scrubber = scrubber_of(scrub)
         if durability not in DURABILITIES:
             raise InvalidEvent("/durability", "one of " + ", ".join(DURABILITIES))
         directory = Path(path).absolute() if path is not None else discovery.find()
-        keystore = Path(keys) if keys is not None else None
+        keystore, kek = Path(keys) if keys is not None else None, kek or KeySource.environment()
         created = False
         if directory is None or not opening.exists(directory):
             if not create or read_only:
@@ -114,9 +119,9 @@ class ConversationLog(Keeping, Labelling, Tracing, Branching, Accepting):
                     directory or Path.cwd(), "no convlog store here or above; `convlog init` makes one"
                 )
             directory = directory or discovery.default()
-            created = opening.create(directory, mirror=True, keys=keystore, clock=clock)
+            created = opening.create(directory, mirror=True, keys=keystore, clock=clock, kek=kek)
         store = opening.open_store(
-            directory, durability=durability, read_only=read_only, keys=keystore, clock=clock
+            directory, durability=durability, read_only=read_only, keys=keystore, clock=clock, kek=kek
         )
         return cls(store, created=created, clock=clock, scrubber=scrubber)
 
@@ -127,13 +132,16 @@ class ConversationLog(Keeping, Labelling, Tracing, Branching, Accepting):
         *,
         mirror: bool = True,
         keys: str | Path | None = None,
+        kek: KeySource | None = None,
         clock: Clock = system_clock,
     ) -> Self:
         """Make a store (default: in the working directory) and open it. An existing one is left as it is."""
         directory = Path(path).absolute() if path is not None else discovery.default()
-        keystore = Path(keys) if keys is not None else None
-        created = opening.create(directory, mirror=mirror, keys=keystore, clock=clock)
-        store = opening.open_store(directory, durability="full", read_only=False, keys=None, clock=clock)
+        keystore, kek = Path(keys) if keys is not None else None, kek or KeySource.environment()
+        created = opening.create(directory, mirror=mirror, keys=keystore, clock=clock, kek=kek)
+        store = opening.open_store(
+            directory, durability="full", read_only=False, keys=None, clock=clock, kek=kek
+        )
         return cls(store, created=created, clock=clock)
 
     @classmethod

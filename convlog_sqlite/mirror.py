@@ -30,7 +30,7 @@ from convlog_sqlite.drafts import check_session_id
 from convlog_sqlite.errors import (
     ConvlogError,
     InvalidEvent,
-    KeystoreUnusable,
+    KeystoreLocked,
     MirrorBusy,
     NotAStore,
     SessionRemoved,
@@ -349,7 +349,7 @@ class Mirror(Rewriting):
         """(lines, seq of the last, their number) of one block of events."""
         block = next(self._reader.blocks(session, after), [])
         if any(isinstance(payload, Locked) for _, _, payload in block):
-            raise KeystoreUnusable(self.root, "the keystore is locked: nothing is exported over good lines")
+            raise KeystoreLocked(self.root, "the keystore is locked: nothing is exported over good lines")
         data = b"".join(canonical_line(envelope, payload) for _, envelope, payload in block)
         return data, block[-1][0] if block else after, len(block)
 

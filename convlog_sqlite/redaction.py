@@ -124,6 +124,7 @@ class Redactor:
             decision = self._eraser(self._store.database).look(scope, override)
             erased = sum(map(len, decision.positions.values()))
             return Redaction(decision.matched, erased, decision.already, decision.protected, dry_run=True)
+        self._store.keystore.check_usable()  # else the event that says what was erased could not be written
         with _Alone(self._store) as database:
             eraser = self._eraser(database)
             decision, intents = eraser.intend(scope, by, reason, override, fencing)
@@ -161,6 +162,7 @@ class Redactor:
             going = self._removals(self._store.database, now).look()
             leaving = {session for session, ruling in going.items() if ruling.kept is None}
             return _of_due(self._expiry(self._store.database, now).look(leaving), going, dry_run=True)
+        self._store.keystore.check_usable()  # as above
         with _Alone(self._store) as database:
             eraser = self._eraser(database)
             before = Redaction()

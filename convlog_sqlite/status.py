@@ -17,7 +17,6 @@ from convlog_sqlite.store.reader import Reader
 
 # The bytes of `-shm` that SQLite locks for its readers: sqlite.org/walformat.html, section 2.2.
 _READ_MARKS: Final = range(123, 128)
-_BARE: Final = "none: without a key-encryption key sealing serves erasure, not secrecy"
 
 
 def status(store: opening.Store, reader: Reader, mirror: Mirror | None) -> dict[str, Any]:
@@ -52,10 +51,9 @@ def status(store: opening.Store, reader: Reader, mirror: Mirror | None) -> dict[
 
 def _keystore(store: opening.Store) -> dict[str, Any]:
     keystore = store.keystore
-    protection = "key-encryption key" if keystore.header.kept else _BARE
     return {
         "path": str(store.keystore_path) if store.keystore_path else ":memory:",
-        "protection": protection,
+        "protection": keystore.header.protection,
         "locked": keystore.locked,
         "generation": keystore.header.generation,
         "slots": keystore.slots,

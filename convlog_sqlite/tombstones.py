@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from convlog_sqlite.database import Connection, fetch
+from convlog_sqlite.database import Connection, fetch, value
 from convlog_sqlite.events import Erased, Payload
 from convlog_sqlite.instants import id_text
 from convlog_sqlite.store.reader import Reader
@@ -30,6 +30,7 @@ SELECT_INTENDED: Final = "SELECT pos FROM intent_event WHERE pos BETWEEN ? AND ?
 SELECT_BLOB_SLOTS: Final = """
 SELECT v.session, v.seq, s.number FROM slot AS s CROSS JOIN tombstone AS t ON t.pos = s.pos
 CROSS JOIN envelope AS v ON v.pos = s.pos WHERE s.part > 0"""
+HIGHEST_SLOT: Final = "SELECT coalesce(max(number), -1) FROM slot"
 OF_NO_EVENT: Final = """
 SELECT t.pos FROM tombstone AS t LEFT JOIN envelope AS v ON v.pos = t.pos WHERE v.pos IS NULL"""
 
@@ -168,6 +169,16 @@ def is_pending(reader: Reader, session: str, place: str) -> bool:
     """Whether an erasure is decided that a session's file in a registered place may not show yet."""
     with reader.database.read() as connection:
         return bool(fetch(connection, PENDING_IN, (session, place)))
+
+
+def is_short(reader: Reader) -> str | None:
+    """What is wrong when the keystore ends before the last slot that the log uses; None when it does not."""
+    slots = reader.opener.keystore.slots
+    with reader.database.read() as connection:
+        highest = value(connection, HIGHEST_SLOT)
+    if highest < slots:
+        return None
+    return f"it ends before slot {slots}, the log uses slots up to {highest}: it was cut, or is an older copy"
 
 
 def of_no_event(reader: Reader) -> list[int]:

@@ -12,6 +12,7 @@ It yields findings and never stops at the first. Severity `fault` is something t
     payload-missing    the sealed payload is not there, and nothing says that it was erased
     payload-corrupt    the sealed payload, or a blob, does not open
     key-lost           the key is gone without a redaction
+    keystore-short     the keystore ends before the last slot that the log uses: it was cut, or is an older copy
     tombstone          the key of an erased event may be there, or is gone and the log does not say by what
     commitment         the content is not what the envelope's commitment was made of
     fork               what a fork shares is not what its opening says
@@ -423,6 +424,9 @@ def _tombstones(walk: _Walk) -> Iterator[Finding]:
             for detail in removal.whole_faults(*walk.heads[number]):
                 yield Finding("removal", detail, session)
     if not walk.wanted:
+        short = tombstones.is_short(walk.reader)
+        if short is not None:
+            yield Finding("keystore-short", short)
         for pos in tombstones.of_no_event(walk.reader):
             yield Finding("tombstone", f"a tombstone names position {pos}, where no event is")
 

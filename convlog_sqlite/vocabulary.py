@@ -54,6 +54,7 @@ REMOVED_KIND: Final = "session-removed"
 LABEL_KIND: Final = "event-labelled"
 FENCE_KIND: Final = "subject-fenced"
 LIFTED_KIND: Final = "fence-lifted"
+KEYS_KIND: Final = "keys-rotated"
 
 # What each kind of mutation that convlog itself writes or folds means. Any other kebab-case kind is
 # allowed and kept. `tilldone-*` and `effect-*` are families.
@@ -93,7 +94,7 @@ KINDS: Final = {
     "session-removed": "retention removed a closed session, whole",
     "subject-fenced": "nothing more is to be recorded about a person",
     "fence-lifted": "a fence ended",
-    "keys-rotated": "the key-encryption key changed",
+    "keys-rotated": "the keystore changed: rotate, rekey, import or replace-lost",
 }
 
 # The key of a piece of state that a task mutation sets, unless the caller gives one.

@@ -450,9 +450,10 @@ class TestPlaces:
 
     @pytest.mark.parametrize("copies", [(0,), (4096,), (0, 4096)])
     def test_a_damaged_keystore_header(self, store_path, copies):
-        """One damaged copy does no harm; with both the store says so and keeps the file as it is."""
+        """One damaged copy does no harm and is mended; with both the store says so and keeps the file as it is."""
         with ConversationLog.open(store_path) as log:
             log.session("s").message("x", agent="a")
+        good = (store_path / "log.keys").read_bytes()
         with (store_path / "log.keys").open("r+b") as file:
             for at in copies:
                 file.seek(at)
@@ -464,7 +465,7 @@ class TestPlaces:
         else:
             with ConversationLog.open(store_path) as log:
                 assert log.session("s").tail()[-1].body == "x"
-        assert (store_path / "log.keys").read_bytes() == damaged
+        assert (store_path / "log.keys").read_bytes() == (damaged if len(copies) == 2 else good)
 
     def test_a_keystore_of_another_store(self, store_path, tmp_path):
         """Keys of another store open nothing here, and are not tried."""

@@ -437,9 +437,12 @@ class TestAppends:
     def test_every_call_of_prepare_is_accounted_for(self):
         """No append skips the scrubber: who prepares drafts without one writes nothing of a caller's content."""
         without = {
+            "branching.py": "the opening of a fork: names of sessions and of the agent",
             "keeping.py": "policies and holds: names that must stay what they are",
+            "noting.py": "changes of the keystore: an act and the agent",
             "redaction.py": "fences: a digest and the agent",
             "store/committing.py": "session-opened: the agent, scrubbed already",
+            "store/emptying.py": "removals: names, policy and counts",
             "store/erasing.py": "redactions: a reason and counts",
             "store/opening.py": "the store's first settings",
         }

@@ -515,6 +515,7 @@ def test_every_rule_of_the_docstring_is_planted():
         "tombstone",
         "removal",
         "fork",
+        "keystore-short",
     }
     assert promised == planted | elsewhere
 

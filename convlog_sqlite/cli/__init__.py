@@ -60,6 +60,7 @@ VERBS: Final = {
     ),
     "fence": Entry("labelling", "fence", "care", "convlog fence lift 'Ann Lee' --by ops"),
     "anchor": Entry("care", "anchor", "care", "convlog anchor > head.json"),
+    "keys": Entry("keys", "keys", "care", "convlog keys rotate --key-file ~/.config/convlog.kek --by ops"),
     "effects": Entry("acting", "effects", "plumbing", "convlog effects build --in-doubt"),
     "recover": Entry(
         "acting", "recover", "plumbing", "convlog recover build --as worker-1 --settle 0197a3c4=not-happened"

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from convlog_sqlite import ConversationLog, ConvlogError, Moment, Point, Session
+from convlog_sqlite import ConversationLog, ConvlogError, KeySource, Moment, Point, Session
 from convlog_sqlite.cli.failing import REFUSED, complain, fail
 
 
@@ -37,7 +37,9 @@ def settings(context: typer.Context) -> Settings:
 def reading(context: typer.Context, store: str | None) -> Iterator[ConversationLog]:
     """The store, to be read only. It is never made here."""
     given = settings(context)
-    with ConversationLog.open(store or given.store, create=False, read_only=True, keys=given.keys) as log:
+    with ConversationLog.open(
+        store or given.store, create=False, read_only=True, keys=given.keys, kek=key_source()
+    ) as log:
         yield log
 
 
@@ -47,7 +49,9 @@ def writing(
 ) -> Iterator[ConversationLog]:
     """The store, to be written to. Making one, and what was scrubbed, is said on stderr."""
     given = settings(context)
-    with ConversationLog.open(store or given.store, create=create, keys=given.keys, scrub=scrub) as log:
+    with ConversationLog.open(
+        store or given.store, create=create, keys=given.keys, scrub=scrub, kek=key_source()
+    ) as log:
         if log.created:
             complain(f"made a new store: {log.path}")
         try:
@@ -60,6 +64,16 @@ def writing(
 def counted(kinds: Mapping[str, int]) -> str:
     """Counts by kind, in words."""
     return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+
+
+def key_source() -> KeySource | None:
+    """What opens the keystore: as the environment says, else a passphrase that a person at a terminal is asked for."""
+    said = KeySource.environment()
+    if said is not None or not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return said
+    return KeySource.asking(
+        lambda: str(typer.prompt("Passphrase of the keystore", hide_input=True, err=True))
+    )
 
 
 def existing(log: ConversationLog, session_id: str) -> Session:

@@ -64,7 +64,7 @@ class Writer:
     def __init__(self, database: Database, keystore: Keystore, store_id: bytes, clock: Clock) -> None:
         self.database, self.keystore, self.store_id = database, keystore, store_id
         self.clock = clock
-        self.names, self.sessions, self.opener = Names(), Sessions(), Opener(keystore, store_id)
+        self.names, self.sessions, self.opener = Names(), Sessions(), Opener(keystore, store_id, database)
         self._context = Context(store_id, keystore, clock, self.names, self.sessions, self.opener)
         self._waiting: deque[Request] = deque()
         self._leading = threading.Lock()

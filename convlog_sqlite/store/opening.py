@@ -15,16 +15,25 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from convlog_sqlite import keystore as keystores
 from convlog_sqlite import schema
-from convlog_sqlite.database import BUSY_SECONDS, MEMORY, Database, check_sqlite
+from convlog_sqlite.database import BUSY_SECONDS, MEMORY, Database, check_sqlite, value
 from convlog_sqlite.drafts import Draft
-from convlog_sqlite.errors import KeystoreUnusable, NotAStore, StoreBusy, StoreReadOnly, os_errors
+from convlog_sqlite.errors import (
+    KeystoreOlder,
+    KeystoreUnusable,
+    NotAStore,
+    StoreBusy,
+    StoreReadOnly,
+    os_errors,
+)
 from convlog_sqlite.filesystem import (
     PRIVATE_DIRECTORY,
     PRIVATE_FILE,
@@ -37,11 +46,13 @@ from convlog_sqlite.filesystem import (
 )
 from convlog_sqlite.gate import WriterGate
 from convlog_sqlite.instants import Clock
+from convlog_sqlite.kek import UNWRAPPED, KeySource
 from convlog_sqlite.keystore import Keystore
 from convlog_sqlite.locks import FileLock
 from convlog_sqlite.store import copies
-from convlog_sqlite.store.committing import Writer
+from convlog_sqlite.store.committing import HIGHEST_SLOT, Writer
 from convlog_sqlite.store.preparing import prepare
+from convlog_sqlite.store.reserved import KnownKeys, known_keys
 from convlog_sqlite.vocabulary import STORE_AGENT, STORE_SESSION
 
 DATABASE: Final = "log.db"
@@ -49,6 +60,7 @@ KEYSTORE: Final = "log.keys"
 GATE: Final = "log.lock"
 OPEN: Final = "log.open"
 _ASIDE: Final = "log.db.new-"
+_ALONE_SECONDS: Final = 2.0  # a command that was started before is through by then
 # Names the keystore when `--keys` put it elsewhere.
 KEYSTORE_POINTER: Final = "log.keys-path"
 
@@ -64,6 +76,7 @@ class Store:
     writer: Writer
     gate: WriterGate | None
     handles: FileLock | None
+    known: KnownKeys
 
     def close(self) -> None:
         """Close everything. Safe to call twice."""
@@ -80,9 +93,12 @@ def exists(directory: Path) -> bool:
         return (directory / DATABASE).exists()
 
 
-def create(directory: Path, *, mirror: bool, keys: Path | None, clock: Clock) -> bool:
+def create(
+    directory: Path, *, mirror: bool, keys: Path | None, clock: Clock, kek: KeySource | None = None
+) -> bool:
     """Make a store, unless there is one. True when this call made it.
 
+    Where `kek` gives a key-encryption key, the master key is never on the disk without it.
     Keystore and database are built aside and get their names one after the other, the database last: it
     is what makes a store. Raises KeystoreUnusable when a keystore is there and no database, for that is a
     damaged store or another's keystore; NotAStore when the directory holds something else.
@@ -105,7 +121,7 @@ def create(directory: Path, *, mirror: bool, keys: Path | None, clock: Clock) ->
             stale = [directory / (DATABASE + suffix) for suffix in ("-wal", "-shm", "-journal")]
             for left_behind in (*directory.glob(_ASIDE + "*"), *keystore_asides, *stale):
                 left_behind.unlink(missing_ok=True)
-            return _build(directory, keystore_path, mirror=mirror, clock=clock)
+            return _build(directory, keystore_path, mirror=mirror, clock=clock, kek=kek)
     finally:
         gate.close()
 
@@ -156,13 +172,15 @@ def _finish(directory: Path, keystore_path: Path) -> bool:
     return schema.link_into_place(aside, directory / DATABASE)
 
 
-def _build(directory: Path, keystore_path: Path, *, mirror: bool, clock: Clock) -> bool:
+def _build(
+    directory: Path, keystore_path: Path, *, mirror: bool, clock: Clock, kek: KeySource | None
+) -> bool:
     identity = uuid.uuid4().bytes
     _point_to(directory, keystore_path)
     aside = directory / f"{_ASIDE}{os.getpid()}"
     keystore_aside = keystore_path.with_name(_keystore_aside(directory, keystore_path))
-    keystores.create(keystore_aside, identity)
-    keystore = Keystore.open(keystore_aside, identity)
+    keystores.create(keystore_aside, identity, UNWRAPPED if kek is None or kek.only_opens else kek.wrapping())
+    keystore = Keystore.open(keystore_aside, identity, kek=kek)
     try:
         schema.build(aside, identity)
         _write_settings(aside, keystore, mirror=mirror, clock=clock)
@@ -223,16 +241,19 @@ def _write_settings(aside: Path, keystore: Keystore, *, mirror: bool, clock: Clo
 
 
 def open_store(
-    directory: Path, *, durability: str, read_only: bool, keys: Path | None, clock: Clock
+    directory: Path,
+    *,
+    durability: str,
+    read_only: bool,
+    keys: Path | None,
+    clock: Clock,
+    kek: KeySource | None = None,
 ) -> Store:
-    """Open what is there. Raises NotAStore, SchemaTooNew, KeystoreUnusable, StoreBusy, UnsupportedFilesystem."""
-    check_platform()
-    check_sqlite()
-    if not directory.is_dir():
-        raise NotAStore(directory, "there is no store here; `convlog init` makes one")
-    if not exists(directory):
-        raise NotAStore(directory, "not a convlog store: there is no log.db")
-    check_filesystem(directory)
+    """Open what is there; locked where `kek` is needed and not given.
+
+    Raises NotAStore, SchemaTooNew, KeystoreUnusable, KeySourceFailed, StoreBusy, UnsupportedFilesystem.
+    """
+    _check_store(directory)
     with contextlib.ExitStack() as undo:
         handles = _join_handles(directory, read_only=read_only)
         if handles is not None:
@@ -244,12 +265,73 @@ def open_store(
         database = Database(path, durability=durability, read_only=read_only, gate=gate)
         undo.callback(database.close)
         identity = _check_schema(database, directory, read_only=read_only)
-        keystore_path = keys.absolute() if keys else _keystore_path(directory)
-        keystore = Keystore.open(keystore_path, identity, writable=not read_only)
+        keystore_path = keys.absolute() if keys else keystore_of(directory)
+        keystore = Keystore.open(keystore_path, identity, writable=not read_only, kek=kek)
         undo.callback(keystore.close)
+        with database.read() as connection:
+            known = known_keys(connection)
+        if keystore.header.generation < known.generation:
+            raise KeystoreOlder(keystore_path, keystore.header.generation, known.generation)
         writer = Writer(database, keystore, identity, clock)
         undo.pop_all()
-        return Store(directory, keystore_path, database, keystore, writer, gate, handles)
+        return Store(directory, keystore_path, database, keystore, writer, gate, handles, known)
+
+
+def _check_store(directory: Path) -> None:
+    check_platform()
+    check_sqlite()
+    if not directory.is_dir():
+        raise NotAStore(directory, "there is no store here; `convlog init` makes one")
+    if not exists(directory):
+        raise NotAStore(directory, "not a convlog store: there is no log.db")
+    check_filesystem(directory)
+
+
+def without_keystore(directory: Path, *, read_only: bool = True) -> tuple[bytes, KnownKeys, int]:
+    """Store id, what the log knows of the keystore, and the highest slot: for a store whose keystore may be missing.
+
+    Unless `read_only`, a pending upgrade is done: nobody can open the store for it. Raises NotAStore,
+    SchemaTooNew, StoreReadOnly, StoreError.
+    """
+    _check_store(directory)
+    database = Database(str(directory / DATABASE), durability="full", read_only=True, gate=None)
+    try:
+        identity = _check_schema(database, directory, read_only=read_only)
+        with database.read() as connection:
+            return identity, known_keys(connection), value(connection, HIGHEST_SLOT)
+    finally:
+        database.close()
+
+
+@contextlib.contextmanager
+def alone(directory: Path) -> Iterator[None]:
+    """No other handle is open, and none is opened, as long as the block lasts. Raises StoreBusy.
+
+    Not waited for in the kernel's queue: a wait given up there takes the lock once more, and who opens the
+    store at that moment would be told that it is being rekeyed.
+    """
+    handles = FileLock(directory / OPEN)
+    try:
+        deadline = time.monotonic() + _ALONE_SECONDS
+        while not handles.try_acquire():
+            if time.monotonic() > deadline:
+                raise StoreBusy(handles.path, "the store is open; close every handle on it, then try again")
+            time.sleep(0.01)
+        yield
+    finally:
+        handles.close()
+
+
+@contextlib.contextmanager
+def joined(directory: Path) -> Iterator[None]:
+    """Nobody has the store alone as long as the block lasts: its keystore is not replaced. Raises StoreBusy."""
+    _check_store(directory)
+    handles = _join_handles(directory, read_only=True)
+    try:
+        yield
+    finally:
+        if handles is not None:
+            handles.close()
 
 
 def _join_handles(directory: Path, *, read_only: bool) -> FileLock | None:
@@ -266,7 +348,8 @@ def _join_handles(directory: Path, *, read_only: bool) -> FileLock | None:
     return handles
 
 
-def _keystore_path(directory: Path) -> Path:
+def keystore_of(directory: Path) -> Path:
+    """Where the keystore of a store is, as the store says. Raises KeystoreUnusable."""
     pointer = directory / KEYSTORE_POINTER
     if pointer.exists():
         with os_errors(pointer):
@@ -296,4 +379,5 @@ def open_in_memory(clock: Clock) -> Store:
     database = Database(MEMORY, durability="full", read_only=False, gate=None)
     database.create_schema(lambda connection: schema.fill(connection, identity))
     keystore = Keystore.in_memory(identity)
-    return Store(None, None, database, keystore, Writer(database, keystore, identity, clock), None, None)
+    writer = Writer(database, keystore, identity, clock)
+    return Store(None, None, database, keystore, writer, None, None, KnownKeys())

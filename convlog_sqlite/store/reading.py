@@ -19,11 +19,12 @@ from typing import Any, Final, NamedTuple
 from convlog_sqlite import sealing
 from convlog_sqlite.database import Connection, Database, fetch, value
 from convlog_sqlite.errors import InvalidEvent, UnknownReference
-from convlog_sqlite.events import Corrupt, Event, Live, Payload
+from convlog_sqlite.events import Corrupt, Erased, Event, Live, Payload
+from convlog_sqlite.instants import from_microseconds, id_text
 from convlog_sqlite.keystore import Keystore
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.sessions import Segment, require_there
-from convlog_sqlite.vocabulary import TYPES
+from convlog_sqlite.vocabulary import REASON_NAMES, TYPES
 
 SCAN: Final = 20_000  # narrow rows looked at in one filtered read: a few milliseconds
 
@@ -110,6 +111,9 @@ SELECT_KNOWN: Final = """
 SELECT s.name, EXISTS (SELECT 1 FROM open_call AS o WHERE o.session = v.session AND o.seq = v.seq),
        EXISTS (SELECT 1 FROM removal AS r WHERE r.session = v.session)
 FROM envelope AS v JOIN session AS s ON s.id = v.session WHERE v.id = ?"""
+SELECT_BURIED: Final = """
+SELECT r.id, t.at, t.reason FROM envelope AS v CROSS JOIN tombstone AS t ON t.pos = v.pos
+LEFT JOIN envelope AS r ON r.pos = t.redaction WHERE v.id = ?"""
 SELECT_POS: Final = "SELECT pos FROM envelope WHERE id = ?"
 
 _ID_DIGITS: Final = re.compile(r"[0-9a-f]{8,32}", re.ASCII)
@@ -254,8 +258,8 @@ def _posting_end(
 class Opener:
     """Turns rows into events: reads their keys, opens what is sealed."""
 
-    def __init__(self, keystore: Keystore, store_id: bytes) -> None:
-        self.keystore, self._store_id = keystore, store_id
+    def __init__(self, keystore: Keystore, store_id: bytes, database: Database) -> None:
+        self.keystore, self._store_id, self._database = keystore, store_id, database
 
     def events(self, session: str, rows: Sequence[Row]) -> list[Event]:
         """One event for each row; a payload that cannot be read is a value."""
@@ -265,13 +269,26 @@ class Opener:
     def payloads(self, session: str, rows: Sequence[Row]) -> list[Payload]:
         """The payload answer of each row."""
         keys = iter(self.keystore.read([row[3] for row in rows if row[3] is not None]))
-        return [Corrupt() if row[3] is None else self.open(session, row, next(keys))[0] for row in rows]
+        return [Corrupt() if row[3] is None else self._open(session, row, next(keys))[0] for row in rows]
 
     def payload_and_salt(self, session: str, row: Row) -> tuple[Payload, bytes]:
         """The payload answer of one row and the salt of its commitment, empty unless it is live."""
         if row[3] is None:
             return Corrupt(), b""
-        return self.open(session, row, self.keystore.read([row[3]])[0])
+        return self._open(session, row, self.keystore.read([row[3]])[0])
+
+    def _open(self, session: str, row: Row, key: bytes | Payload) -> tuple[Payload, bytes]:
+        """What `open` gives; of a wiped payload, whatever an older keystore has in its slot, what the tombstone says."""
+        if row[4] == b"" and not isinstance(key, Erased):
+            return self._buried(row[1]) or self.open(session, row, key)[0], b""
+        return self.open(session, row, key)
+
+    def _buried(self, event_id: bytes) -> Erased | None:
+        with self._database.read() as connection:
+            for by, at, reason in fetch(connection, SELECT_BURIED, (event_id,)):
+                if by is not None:
+                    return Erased(id_text(by), _instant(at), REASON_NAMES.get(reason, "unknown"))
+        return None
 
     def open(self, session: str, row: Row, key: bytes | Payload) -> tuple[Payload, bytes]:
         """The payload answer of a row whose slot holds `key`, and the salt of its commitment."""
@@ -284,6 +301,14 @@ class Opener:
         except sealing.SealBroken:
             return Corrupt(), b""
         return Live(content), salt
+
+
+def _instant(microseconds: int) -> str:
+    """RFC 3339; a changed row may say anything, and is then the epoch."""
+    try:
+        return from_microseconds(microseconds // 1000 * 1000)  # as the slot has it
+    except OverflowError:
+        return from_microseconds(0)
 
 
 def event_by_id(database: Database, opener: Opener, event_id: str) -> Event:

@@ -1,4 +1,4 @@
-"""What stands in the reserved session `_store`: holds and retention policies, a fold over its mutations.
+"""What stands in the reserved session `_store`: holds, retention policies and changes of keys, folds over its mutations.
 
 No table holds this state. It is read inside the transaction that decides by it, so that a hold that was
 placed before an erasure was decided always counts. A mutation that cannot be read stops the decision:
@@ -7,23 +7,34 @@ what it held is unknown.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from convlog_sqlite import strictjson
 from convlog_sqlite.database import Connection, fetch
 from convlog_sqlite.events import Event
 from convlog_sqlite.store.candidates import Candidate
 from convlog_sqlite.store.reading import Opener
-from convlog_sqlite.vocabulary import STORE_SESSION
+from convlog_sqlite.vocabulary import KEYS_KIND, STORE_SESSION
 
 SELECT_SETTINGS: Final = """
 SELECT e.seq, v.id, v.bytes, p.slot, p.sealed FROM session AS s
 CROSS JOIN event AS e ON e.session = s.id CROSS JOIN name AS k ON k.id = e.kind
 CROSS JOIN envelope AS v ON v.pos = e.pos LEFT JOIN payload AS p ON p.pos = v.pos
-WHERE s.name = ? AND k.text IN ('policy-set', 'policy-removed', 'hold-placed', 'hold-released')
+WHERE s.name = ? AND k.text IN ('policy-set', 'policy-removed', 'hold-placed', 'hold-released', 'keys-rotated')
 ORDER BY e.seq"""
+NEWEST_KEYS: Final = """
+SELECT v.bytes FROM session AS s JOIN name AS n ON n.text = ?2
+CROSS JOIN posting AS p ON p.session = s.id AND p.facet = 3 AND p.name = n.id
+CROSS JOIN event AS e ON e.session = p.session AND e.seq = p.seq CROSS JOIN envelope AS v ON v.pos = e.pos
+WHERE s.name = ?1 ORDER BY p.seq DESC LIMIT 1"""
 
+KEYS_THREAD: Final = "keys"  # by which the newest change is found
+KEYS_KEY: Final = "store/keystore"
+_CHANGE: Final = "keystore/{generation}/{change}/{act}"
+_FORGETS: Final = "/replace-lost"
 HOLD_KEY: Final = "hold/{id}"
 POLICY_KEY: Final = "policy/{id}"
 
@@ -81,11 +92,41 @@ class Standing:
             self.policies.pop(said["id"], None)
 
 
+@dataclass(frozen=True, slots=True)
+class KnownKeys:
+    """What the log knows of its keystore: the generation, and the last change to its header that it was told of.
+
+    It stands in the envelope of the newest `keys-rotated`, so that it can be read with whatever keystore is there.
+    """
+
+    generation: int = 1
+    change: int = 0
+
+    def to_text(self, act: str) -> str:
+        """As the envelope's correlation id has it."""
+        return _CHANGE.format(generation=self.generation, change=self.change, act=act)
+
+
+def known_keys(connection: Connection) -> KnownKeys:
+    """What this snapshot of the log knows of the keystore."""
+    for (envelope,) in fetch(connection, NEWEST_KEYS, (STORE_SESSION, KEYS_THREAD)):
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # a changed envelope may say anything
+            _, generation, change, _ = strictjson.load(envelope)["correlation_id"].split("/")
+            known = KnownKeys(int(generation), int(change))
+            if 0 < known.generation < 1 << 62 and 0 <= known.change < 1 << 31:  # what a header can hold
+                return known
+    return KnownKeys()
+
+
 def standing(connection: Connection, opener: Opener) -> Standing:
     """The holds and policies as this snapshot has them. Raises PayloadUnreadable."""
     found = Standing()
-    for event in opener.events(STORE_SESSION, fetch(connection, SELECT_SETTINGS, (STORE_SESSION,))):
-        found.take(event)
+    events = opener.events(STORE_SESSION, fetch(connection, SELECT_SETTINGS, (STORE_SESSION,)))
+    # What was decided under a keystore that is lost for good can never be read, nor can what it was about.
+    lost = [n for n, event in enumerate(events) if (event.correlation_id or "").endswith(_FORGETS)]
+    for event in events[lost[-1] + 1 if lost else 0 :]:
+        if event.kind != KEYS_KIND:
+            found.take(event)
     return found
 
 
