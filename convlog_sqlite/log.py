@@ -65,7 +65,7 @@ class Anchor:
         return asdict(self)
 
 
-class ConversationLog(Keeping, Labelling, Tracing, Branching, Accepting):
+class ConversationLog(Keeping, Accepting, Labelling, Tracing, Branching):
     """An open store. Safe to use from several threads; open it anew after fork().
 
     `path` is the store's directory, None for an ephemeral log. `created` says whether this call made it.

@@ -86,3 +86,17 @@ def test_the_tree_of_errors_is_as_drawn():
 def test_every_error_is_public():
     """Whatever is raised on purpose can be caught by name."""
     assert actual_tree().keys() <= set(convlog_sqlite.__all__)
+
+
+@pytest.mark.parametrize("name", sorted(convlog_sqlite.__all__))
+def test_no_part_hides_what_another_part_does(name):
+    """What a mixin only asks for is found in the class: the order of the parts hides no method."""
+    value = getattr(convlog_sqlite, name)
+    if not inspect.isclass(value):
+        return
+    asked_for = {
+        member
+        for member in dir(value)
+        if getattr(inspect.getattr_static(value, member), "__isabstractmethod__", False)
+    }
+    assert asked_for == set()
