@@ -37,6 +37,7 @@ from convlog_sqlite.errors import (
     PayloadLocked,
     PayloadLost,
     PayloadUnreadable,
+    ProjectionFailed,
     Refused,
     SchemaTooNew,
     StateConflict,
@@ -49,6 +50,7 @@ from convlog_sqlite.errors import (
     StoreReadOnly,
     StoreReplaced,
     UnderHold,
+    UnknownProjection,
     UnknownReference,
     UnsupportedFilesystem,
     UnsupportedPlatform,
@@ -58,6 +60,7 @@ from convlog_sqlite.findings import Finding
 from convlog_sqlite.importing import HARNESSES, ImportReport, import_transcripts
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.mirror import Mirror
+from convlog_sqlite.projections.projection import Look, Projection
 from convlog_sqlite.redaction import Redaction
 from convlog_sqlite.residue import Residue
 from convlog_sqlite.retention import RetentionPolicy
@@ -105,6 +108,7 @@ __all__ = [
     "KeystoreUnusable",
     "Live",
     "Locked",
+    "Look",
     "Lost",
     "Mirror",
     "MirrorBusy",
@@ -119,6 +123,8 @@ __all__ = [
     "PayloadLocked",
     "PayloadLost",
     "PayloadUnreadable",
+    "Projection",
+    "ProjectionFailed",
     "Redaction",
     "Refused",
     "Residue",
@@ -137,6 +143,7 @@ __all__ = [
     "StoreReplaced",
     "Trace",
     "UnderHold",
+    "UnknownProjection",
     "UnknownReference",
     "UnsupportedFilesystem",
     "UnsupportedPlatform",

@@ -30,6 +30,7 @@ from convlog_sqlite.events import Event
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.follow import Waiter
 from convlog_sqlite.log import Anchor, ConversationLog
+from convlog_sqlite.projections.projection import Projection
 from convlog_sqlite.redaction import Redaction
 from convlog_sqlite.session import DEFAULT_LIMIT, Filters, Session, Verbs
 from convlog_sqlite.store.reader import Page, SessionSummary
@@ -98,6 +99,12 @@ class AsyncSession(Verbs[Awaitable[Event]]):
     async def open_calls(self, *, after: int = 0, limit: int = DEFAULT_LIMIT) -> Page:
         """See `Session.open_calls`."""
         return await self._log.run(lambda: self._session.open_calls(after=after, limit=limit))
+
+    async def state(
+        self, projection: str | Projection = "state", *, at: int | None = None, rebuild: bool = False
+    ) -> Any:
+        """See `Session.state`."""
+        return await self._log.run(lambda: self._session.state(projection, at=at, rebuild=rebuild))
 
     async def content(self, event: Event) -> Any:
         """See `Session.content`."""
@@ -285,6 +292,22 @@ class AsyncConversationLog:
         """See `ConversationLog.revoke_role`."""
         await self.run(lambda: self.sync.revoke_role(holder, role, by=by))
 
+    async def projections(self) -> list[str]:
+        """See `ConversationLog.projections`."""
+        return await self.run(self.sync.projections)
+
+    async def register(self, projection: Projection) -> None:
+        """See `ConversationLog.register`."""
+        await self.run(lambda: self.sync.register(projection))
+
+    async def task_kinds(self) -> dict[str, str]:
+        """See `ConversationLog.task_kinds`."""
+        return await self.run(self.sync.task_kinds)
+
+    async def set_task_kind(self, kind: str, status: str | None, *, by: str) -> None:
+        """See `ConversationLog.set_task_kind`."""
+        await self.run(lambda: self.sync.set_task_kind(kind, status, by=by))
+
     async def anchor(self) -> Anchor:
         """See `ConversationLog.anchor`."""
         return await self.run(self.sync.anchor)
@@ -327,9 +350,11 @@ class AsyncConversationLog:
             )
         )
 
-    async def verify(self, *session_ids: str, anchor: Anchor | None = None) -> AsyncIterator[Finding]:
+    async def verify(
+        self, *session_ids: str, anchor: Anchor | None = None, projections: bool = False
+    ) -> AsyncIterator[Finding]:
         """See `ConversationLog.verify`."""
-        findings = self.sync.verify(*session_ids, anchor=anchor)
+        findings = self.sync.verify(*session_ids, anchor=anchor, projections=projections)
         while some := await self.run(lambda: list(itertools.islice(findings, _FINDINGS_AT_ONCE))):
             for finding in some:
                 yield finding

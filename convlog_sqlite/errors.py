@@ -19,6 +19,7 @@
     │  ├─ InvalidEvent         a field breaks a rule
     │  ├─ EventTooLarge        over the limit for one event
     │  ├─ UnknownReference     names an event, session or blob that does not exist
+    │  ├─ UnknownProjection    no projection has this name
     │  ├─ IdempotencyConflict  the key was used for other content
     │  ├─ PairingError         the tool call cannot take this result
     │  ├─ StateConflict        what it was decided on no longer stands
@@ -34,6 +35,7 @@
     │  ├─ PayloadLocked        the key-encryption key is not here
     │  ├─ PayloadLost          the data key is gone without a redaction
     │  └─ PayloadCorrupt       the sealed bytes do not open
+    ├─ ProjectionFailed        the function of a projection raised
     ├─ NoReply                 nobody answered in the time given
     └─ ImportFailed            a foreign transcript could not be read
 
@@ -211,6 +213,14 @@ class UnknownReference(Refused):
         super().__init__(f"/{field}: {value!r} does not exist")
 
 
+class UnknownProjection(Refused):
+    """No projection is called `name`. `known` are those that there are."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        self.name, self.known = name, tuple(known)
+        super().__init__(f"/projection: {name!r} does not exist; there are {', '.join(self.known)}")
+
+
 class IdempotencyConflict(Refused):
     """The idempotency key was used before for other content. `first` is the id of that event."""
 
@@ -336,6 +346,18 @@ class PayloadCorrupt(PayloadUnreadable):
     """The sealed bytes do not open with their key, or do not match the envelope."""
 
     reason = "corrupt"
+
+
+class ProjectionFailed(ConvlogError):
+    """The function of projection `projection` raised; `__cause__` is what. The log is as it was.
+
+    `seq` and `event_id` are those of the event it was given, None where it was its `render`.
+    """
+
+    def __init__(self, projection: str, seq: int | None, event_id: str | None, cause: BaseException) -> None:
+        self.projection, self.seq, self.event_id = projection, seq, event_id
+        where = "when it was rendered" if event_id is None else f"on event {event_id} (seq {seq})"
+        super().__init__(f"projection {projection!r} failed {where}: {type(cause).__name__}")
 
 
 class NoReply(ConvlogError):

@@ -17,6 +17,7 @@ from convlog_sqlite.drafts import ABSENT, Absent, Attachment, Draft
 from convlog_sqlite.errors import NotAuthorized, UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.follow import Waiter
+from convlog_sqlite.projections.projection import Projection
 from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
 from convlog_sqlite.store.reader import Page, Reader
 from convlog_sqlite.store.reading import SCAN
@@ -77,6 +78,7 @@ class Appending(Protocol):
 
     def append_drafts(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> list[Event]: ...
     def waiter(self) -> Waiter: ...
+    def state_of(self, session: str, wanted: str | Projection, at: int | None, *, rebuild: bool) -> Any: ...
 
 
 class Verbs(Coordinating[Recorded]):
@@ -207,6 +209,18 @@ class Session(Verbs[Event]):
     def open_calls(self, *, after: int = 0, limit: int = DEFAULT_LIMIT) -> Page:
         """Tool calls that have no result yet, ascending."""
         return self._reader.open_calls(self.id, after, limit)
+
+    def state(
+        self, projection: str | Projection = "state", *, at: int | None = None, rebuild: bool = False
+    ) -> Any:
+        """What a projection says of the session, as of now, or of seq `at`: JSON values, the caller's own.
+
+        `state` is what stands for each state key, `open` all that is unresolved; `ConversationLog.projections`
+        lists the others. Only what is new since the last call, or since a snapshot, is folded; `rebuild` starts
+        from the first event. Raises UnknownProjection, UnknownReference for a seq beyond the end, and
+        ProjectionFailed when a projection of the caller's raised.
+        """
+        return self._log.state_of(self.id, projection, at, rebuild=rebuild)
 
     def content(self, event: Event) -> Any:
         """The main content of an event, whole also where the line holds a preview of it.

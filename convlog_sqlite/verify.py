@@ -16,6 +16,7 @@ It yields findings and never stops at the first. Severity `fault` is something t
     commitment         the content is not what the envelope's commitment was made of
     pairing            a result without its call, a call with two results, a wrong list of open calls
     keystore-locked    content could not be checked: the key-encryption key is not here
+    projection         what is kept of a projection is not what the events give; only checked when asked for
     mirror-differs     a mirror file is not what the log says
     mirror-behind      a mirror file lags; the next append or `convlog export --mirror` brings it up
 
@@ -38,6 +39,8 @@ from convlog_sqlite.findings import Finding
 from convlog_sqlite.instants import id_bytes, id_text, to_microseconds
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.mirror_check import mirror_findings
+from convlog_sqlite.projection_check import projection_findings
+from convlog_sqlite.projections.standing import Projections
 from convlog_sqlite.store import blobs
 from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.reading import correlation_digest
@@ -176,8 +179,12 @@ def verify(
     mirror: Mirror | None,
     sessions: Sequence[str] = (),
     anchor: tuple[str, int, str] | None = None,
+    projections: Projections | None = None,
 ) -> Iterator[Finding]:
-    """Findings about the whole store, or about some sessions of it. `anchor` is (store id, pos, chain in hex)."""
+    """Findings about the whole store, or about some sessions of it. `anchor` is (store id, pos, chain in hex).
+
+    With `projections`, those are folded anew and compared.
+    """
     walk = _Walk(reader, frozenset(sessions), store_chain=canonical.origin(reader.store_id))
     try:
         yield from _database(reader)
@@ -194,6 +201,9 @@ def verify(
         return
     if anchor is not None:
         yield from _anchor(reader, *anchor)
+    if projections is not None:
+        for session in filter(walk.is_wanted, reader.session_ids()):
+            yield from projection_findings(reader, projections, session)
     if mirror is not None and mirror.enabled and not walk.locked:  # a mirror line shows content
         for session in reader.session_ids():
             if walk.is_wanted(session):

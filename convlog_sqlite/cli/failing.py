@@ -16,7 +16,15 @@ from typing import Final, NoReturn
 
 import typer
 
-from convlog_sqlite import ConvlogError, ImportFailed, NoReply, PayloadUnreadable, Refused, StoreError
+from convlog_sqlite import (
+    ConvlogError,
+    ImportFailed,
+    NoReply,
+    PayloadUnreadable,
+    ProjectionFailed,
+    Refused,
+    StoreError,
+)
 
 DONE: Final = 0
 FAULTS: Final = 1
@@ -33,6 +41,7 @@ UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 _STATUSES: Final[tuple[tuple[type[ConvlogError], int], ...]] = (
     (Refused, REFUSED),
     (NoReply, FAULTS),
+    (ProjectionFailed, REFUSED),
     (ImportFailed, REFUSED),
     (StoreError, UNUSABLE),
     (PayloadUnreadable, UNREADABLE),

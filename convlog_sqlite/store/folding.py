@@ -1,0 +1,137 @@
+"""Reading for projections: the events that a fold needs, in order, and nothing of the others.
+
+A fold says which events it needs by what stands in narrow columns; the others are passed over without
+their envelopes being read. In a fork, what it inherited comes first: its seq goes on where that ends.
+
+Owns the table `task_kind`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from convlog_sqlite.database import Connection, fetch, value
+from convlog_sqlite.events import Event, Live
+from convlog_sqlite.store.reading import SELECT_HEAD, Opener, Row
+from convlog_sqlite.store.sessions import SessionRow
+from convlog_sqlite.store.states import Head, heads, line_of
+from convlog_sqlite.vocabulary import LAST_SEQ
+
+# ?1 session  ?2 after seq (exclusive)  ?3 last seq  ?4 types  ?5 ranges of kinds  ?6 performatives
+# ?7 whether whatever sets a piece of state. The lists are JSON.
+SELECT_ENVELOPES: Final = """
+SELECT v.bytes FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
+WHERE e.session = ?1 AND e.seq > ?2 AND e.seq <= ?3
+AND (e.type IN (SELECT value FROM json_each(?4)) OR (?7 AND e.state_key IS NOT NULL)
+     OR e.kind IN (SELECT n.id FROM json_each(?5) AS j CROSS JOIN name AS n
+                   ON n.text BETWEEN j.value ->> 0 AND j.value ->> 1)
+     OR e.performative IN (SELECT n.id FROM json_each(?6) AS j CROSS JOIN name AS n ON n.text = j.value))
+ORDER BY e.seq"""
+SELECT_WHOLE: Final = """
+SELECT e.seq, v.id, v.bytes, p.slot, p.sealed FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
+LEFT JOIN payload AS p ON p.pos = e.pos
+WHERE e.session = ?1 AND e.seq > ?2 AND e.seq <= ?3
+AND (e.type IN (SELECT value FROM json_each(?4)) OR (?7 AND e.state_key IS NOT NULL)
+     OR e.kind IN (SELECT n.id FROM json_each(?5) AS j CROSS JOIN name AS n
+                   ON n.text BETWEEN j.value ->> 0 AND j.value ->> 1)
+     OR e.performative IN (SELECT n.id FROM json_each(?6) AS j CROSS JOIN name AS n ON n.text = j.value))
+ORDER BY e.seq"""
+SELECT_ONE: Final = """
+SELECT e.seq, v.id, v.bytes, p.slot, p.sealed FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
+LEFT JOIN payload AS p ON p.pos = e.pos WHERE e.session = ? AND e.seq = ?"""
+SELECT_SESSION_NAME: Final = "SELECT name FROM session WHERE id = ?"
+SELECT_OWN_KEYS: Final = """
+SELECT DISTINCT h.key, n.text FROM state_head AS h CROSS JOIN name AS n ON n.id = h.key WHERE h.session = ?"""
+SELECT_TASK_KINDS: Final = "SELECT kind, status FROM task_kind ORDER BY kind"
+SET_TASK_KIND: Final = "INSERT INTO task_kind VALUES (?1, ?2) ON CONFLICT (kind) DO UPDATE SET status = ?2"
+DROP_TASK_KIND: Final = "DELETE FROM task_kind WHERE kind = ?"
+
+NARROW_PAGE: Final = 4000  # events looked at in one read block
+WHOLE_PAGE: Final = 500
+
+
+class Segment(NamedTuple):
+    """A session whose events count up to seq `upto`."""
+
+    number: int
+    name: str
+    upto: int
+
+
+class Wanted(NamedTuple):
+    """Which events a fold needs, as the statements take it: JSON lists, joined by or."""
+
+    types: str
+    kinds: str
+    performatives: str
+    keyed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A session as a fold sees it: what it inherited first, then itself, and its last seq."""
+
+    row: SessionRow
+    segments: tuple[Segment, ...]
+    head: int
+
+
+def place_of(connection: Connection, row: SessionRow) -> Place:
+    """Where the events of a session are to be found."""
+    head = value(connection, SELECT_HEAD, (row.number,)) or row.base
+    if not row.base:
+        return Place(row, (Segment(row.number, row.name, LAST_SEQ),), head)
+    segments = [
+        Segment(number, value(connection, SELECT_SESSION_NAME, (number,)), upto)
+        for number, upto in reversed(line_of(connection, row))
+    ]
+    return Place(row, tuple(segments), head)
+
+
+def page(
+    connection: Connection, place: Place, wanted: Wanted, after: int, upto: int, *, whole: bool
+) -> tuple[Segment, list[Any], int]:
+    """The rows of the next events behind `after`: their session, they themselves, and the last seq looked at."""
+    segment = next(segment for segment in place.segments if segment.upto > after)
+    last = min(after + (WHOLE_PAGE if whole else NARROW_PAGE), upto, segment.upto)
+    sql = SELECT_WHOLE if whole else SELECT_ENVELOPES
+    return segment, fetch(connection, sql, (segment.number, after, last, *wanted)), last
+
+
+def opened(opener: Opener, segment: Segment, rows: Sequence[Any], *, whole: bool) -> list[Event]:
+    """The events of a page. Where the content is not wanted it is not opened: the payload is empty."""
+    if whole:
+        return opener.events(segment.name, rows)
+    empty = Live(b"{}")
+    return [Event(envelope, empty) for (envelope,) in rows]
+
+
+def at_seqs(connection: Connection, place: Place, seqs: Sequence[int]) -> dict[str, list[Row]]:
+    """The rows of single events, by the session that holds them."""
+    found: dict[str, list[Row]] = {}
+    for seq in seqs:
+        segment = next(segment for segment in place.segments if segment.upto >= seq)
+        found.setdefault(segment.name, []).extend(fetch(connection, SELECT_ONE, (segment.number, seq)))
+    return found
+
+
+def own_heads(connection: Connection, row: SessionRow) -> dict[str, list[Head]]:
+    """What the tables say stands for each state key that the session itself set."""
+    return {
+        text: heads(connection, row, key) for key, text in fetch(connection, SELECT_OWN_KEYS, (row.number,))
+    }
+
+
+def task_kinds(connection: Connection) -> dict[str, str]:
+    """Which kinds of mutation say how far a task is, and what each says."""
+    return dict(fetch(connection, SELECT_TASK_KINDS))
+
+
+def set_task_kind(connection: Connection, kind: str, status: str | None) -> None:
+    """Let a kind say how far a task is; None: nothing any more."""
+    if status is None:
+        connection.execute(DROP_TASK_KIND, (kind,))
+    else:
+        connection.execute(SET_TASK_KIND, (kind, status))
