@@ -60,6 +60,7 @@ from convlog_sqlite.findings import Finding
 from convlog_sqlite.importing import HARNESSES, ImportReport, import_transcripts
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.mirror import Mirror
+from convlog_sqlite.projections.differences import Difference
 from convlog_sqlite.projections.projection import Look, Projection
 from convlog_sqlite.redaction import Redaction
 from convlog_sqlite.residue import Residue
@@ -86,6 +87,7 @@ __all__ = [
     "ConversationLog",
     "ConvlogError",
     "Corrupt",
+    "Difference",
     "Draft",
     "Edge",
     "EffectClaimed",

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
@@ -30,6 +30,7 @@ from convlog_sqlite.events import Event
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.follow import Waiter
 from convlog_sqlite.log import Anchor, ConversationLog
+from convlog_sqlite.projections.differences import Difference
 from convlog_sqlite.projections.projection import Projection
 from convlog_sqlite.redaction import Redaction
 from convlog_sqlite.session import DEFAULT_LIMIT, Filters, Session, Verbs
@@ -105,6 +106,10 @@ class AsyncSession(Verbs[Awaitable[Event]]):
     ) -> Any:
         """See `Session.state`."""
         return await self._log.run(lambda: self._session.state(projection, at=at, rebuild=rebuild))
+
+    async def against(self, given: Mapping[str, Any], *, at: int | None = None) -> list[Difference]:
+        """See `Session.against`."""
+        return await self._log.run(lambda: self._session.against(given, at=at))
 
     async def content(self, event: Event) -> Any:
         """See `Session.content`."""

@@ -17,6 +17,8 @@ from convlog_sqlite.drafts import ABSENT, Absent, Attachment, Draft
 from convlog_sqlite.errors import NotAuthorized, UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.follow import Waiter
+from convlog_sqlite.projections import differences
+from convlog_sqlite.projections.differences import Difference
 from convlog_sqlite.projections.projection import Projection
 from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
 from convlog_sqlite.store.reader import Page, Reader
@@ -221,6 +223,14 @@ class Session(Verbs[Event]):
         ProjectionFailed when a projection of the caller's raised.
         """
         return self._log.state_of(self.id, projection, at, rebuild=rebuild)
+
+    def against(self, given: Mapping[str, Any], *, at: int | None = None) -> list[Difference]:
+        """Where a map of state keys to values, kept beside the log, is not what the log gives; all of it.
+
+        Raises InvalidEvent for what is no JSON, and UnknownReference as `state` does.
+        """
+        strictjson.check(given, "")
+        return list(differences.from_values(given, self.state(at=at)))
 
     def content(self, event: Event) -> Any:
         """The main content of an event, whole also where the line holds a preview of it.
