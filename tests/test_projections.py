@@ -4,6 +4,8 @@ import asyncio
 import json
 import os
 import random
+import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -616,6 +618,36 @@ def intend(log, event):
     eraser.intend(Scope("event", (event.id,)), "ops", "test")
 
 
+DYING = """
+import os, signal, sys
+from convlog_sqlite import ConversationLog
+from convlog_sqlite.store import erasing
+with ConversationLog.open(sys.argv[1]) as log:
+    setattr(erasing.Eraser, "_wipe", lambda *given: os.kill(os.getpid(), signal.SIGKILL))
+    log.redact(events=[sys.argv[2]], reason="test", by="ops")
+"""
+
+
+def test_a_crash_in_the_middle_of_an_erasure_leaves_no_snapshot_to_read(store_path, eager):
+    """Its key died with the payload's; the next open for writing forgets the rest."""
+    with ConversationLog.open(store_path) as log:
+        session = log.session("s")
+        leaked = session.message("hunter2", agent="a")
+        session.append_many([Draft(type="message", agent="a", body="x")] * 9)
+        session.state(WORDS)
+        ((_, _, slot),) = snapshot_rows(log)
+    done = subprocess.run([sys.executable, "-c", DYING, str(store_path), leaked.id], check=False)
+    assert done.returncode == -signal.SIGKILL
+    with ConversationLog.open(store_path, read_only=True) as log:
+        assert not isinstance(key_of(log, slot), bytes)
+        assert len(snapshot_rows(log)) == 1, "the row is still there"
+        assert log.session("s").state(WORDS) == {"x": 9}
+    with ConversationLog.open(store_path) as log:
+        assert snapshot_rows(log) == []
+        assert log.session("s").state(WORDS) == {"x": 9}
+        assert list(log.verify(projections=True)) == []
+
+
 def test_a_snapshot_without_its_key_is_as_good_as_none(store_path, eager):
     """What a crash between the key and the row leaves behind costs time only, and is cleared by the next."""
     with ConversationLog.open(store_path) as log:
@@ -871,13 +903,16 @@ def test_the_view_of_effects(log, store_path):
 
 
 @pytest.mark.parametrize("view", ["tasks", "open_calls", "agents", "threads", "effects", "conflicts"])
-def test_a_view_is_found_by_index(log, view):
-    """No view walks the events or the envelopes from end to end."""
+def test_a_view_of_one_session_looks_at_that_session_only(log, view):
+    """No view walks the events, their envelopes or their postings from end to end, nor sorts a session's events."""
+    log.session("s").append_many([Draft(type="message", agent="a", task_id="t", body="x")] * 200)
     with log._store.database.read() as connection:
-        steps = fetch(connection, f"EXPLAIN QUERY PLAN SELECT * FROM {view}")
-    assert not [
-        step[3] for step in steps if step[3].startswith(("SCAN e", "SCAN v", "SCAN event", "SCAN envelope"))
-    ]
+        rows = fetch(connection, f"EXPLAIN QUERY PLAN SELECT * FROM {view} WHERE session = 's'")
+    steps = [step for *_, step in rows]
+    assert not [step for step in steps if re.match(r"SCAN (e|v|p|l|event|envelope|posting)\b", step)], steps
+    assert not [step for step in steps if re.fullmatch(r"SEARCH e USING PRIMARY KEY \(session=\?\)", step)], (
+        steps
+    )
 
 
 def test_a_shell_cannot_write_through_a_view(log, store_path):

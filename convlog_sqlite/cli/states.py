@@ -6,12 +6,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from convlog_sqlite import ConversationLog, InvalidEvent, Session, StoreReadOnly, parse_json
 from convlog_sqlite.cli import render
+from convlog_sqlite.cli import state_options as asked
 from convlog_sqlite.cli.failing import FAULTS, complain
 from convlog_sqlite.cli.options import (
     JsonOption,
@@ -31,43 +32,11 @@ _STATE, _OPEN = "state", "open"
 def state(
     context: typer.Context,
     session: SessionArgument,
-    open_: Annotated[
-        bool,
-        typer.Option(
-            "--open",
-            help="All that is unresolved: calls, requests, proposals, approvals, effects, conflicts.",
-            show_default=False,
-        ),
-    ] = False,
-    projection: Annotated[
-        str | None,
-        typer.Option(
-            "--projection",
-            "-p",
-            metavar="NAME",
-            show_default=False,
-            help="state, open, tasks, agents, plans, calls, effects, threads or approvals. Default: state.",
-        ),
-    ] = None,
-    at: Annotated[
-        str | None,
-        typer.Option(
-            "--at", metavar="EVENT|SEQ", show_default=False, help="As of this event, itself included."
-        ),
-    ] = None,
-    rebuild: Annotated[
-        bool,
-        typer.Option("--rebuild", help="Fold every event anew, and keep the result.", show_default=False),
-    ] = False,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            "--against",
-            metavar="FILE|-",
-            show_default=False,
-            help="Compare with a JSON object of state keys and values, and print each difference.",
-        ),
-    ] = None,
+    open_: asked.Open = False,
+    projection: asked.Projection = None,
+    at: asked.At = None,
+    rebuild: asked.Rebuild = False,
+    against: asked.Against = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 from convlog_sqlite import strictjson
@@ -41,9 +42,13 @@ class Look:
         if self._place is None:
             return {}
         with self._reader.database.read() as connection:
-            found = folding.at_seqs(connection, self._place, list(dict.fromkeys(seqs)))
-        opener = self._reader.opener
-        return {event.seq: event for session, rows in found.items() for event in opener.events(session, rows)}
+            found = folding.at_seqs(connection, self._place, dict.fromkeys(seqs))
+        # By the rows' own seq: an envelope that was changed may say anything.
+        return {
+            row[0]: event
+            for segment, rows in found
+            for row, event in zip(rows, self._reader.opener.events(segment.name, rows), strict=True)
+        }
 
     def shown(self, event: Event) -> dict[str, Any]:
         """The value of a mutation, whole, as keys of a rendering: `value`, or why there is none to see."""
@@ -96,14 +101,14 @@ class Projection:
                 raise InvalidEvent("/types", "each one of " + ", ".join(TYPES))
         strictjson.check(self.initial, "/initial")
 
-    @property
-    def wanted(self) -> Wanted:
-        """Which events the fold needs, for the statements that read them."""
-        wants_all = not (self.types or self.kinds or self.performatives or self.keyed)
-        types = [TYPES[name] for name in (TYPES if wants_all else self.types)]
-        lists = (types, [_range(kind) for kind in self.kinds], list(self.performatives))
-        encoded = [strictjson.dump(found).decode() for found in lists]
-        return Wanted(encoded[0], encoded[1], encoded[2], self.keyed)
+    @cached_property
+    def wanted(self) -> Wanted | None:
+        """Which events the fold needs, for the statements that read them; None: all."""
+        if not (self.types or self.kinds or self.performatives or self.keyed):
+            return None
+        kinds, performatives = [_range(kind) for kind in self.kinds], list(self.performatives)
+        lists = (strictjson.dump(found).decode() for found in (kinds, performatives))
+        return Wanted(sum(1 << TYPES[name] for name in set(self.types)), self.keyed, *lists)
 
     def begin(self) -> Any:
         """The state before the first event, the caller's own."""

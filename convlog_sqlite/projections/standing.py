@@ -65,7 +65,6 @@ class _Now:
 
     place: Place | None
     generation: Generation
-    kinds: Mapping[str, str]
 
 
 class Projections:
@@ -97,15 +96,15 @@ class Projections:
         """
         self._reader.database.check_usable()  # first: the lock of a forked handle may be held by no one
         with self._threads:
+            projection = self._find(wanted)
             now = self._now(session)
-            projection = self._find(wanted, now.kinds)
             state = self._folded(now, projection, at, rebuild=rebuild)
             return _shown(projection, state, Look(self._reader, now.place))
 
     def folded(self, session: str, wanted: str, upto: int) -> Any:
         """The bare state of a projection at a seq, folded from the first event on; nothing is kept."""
         now = self._now(session)
-        projection = self._find(wanted, now.kinds)
+        projection = self._find(wanted)
         return self._advance(now, projection, self._begin(now, projection, upto, rebuild=True), upto)
 
     def kept(self, session: str, wanted: str) -> tuple[int, Any] | None:
@@ -113,31 +112,36 @@ class Projections:
         now = self._now(session)
         if now.place is None:
             return None
-        subject = _subject(now.place, self._find(wanted, now.kinds))
+        subject = _subject(now.place, self._find(wanted))
         return self._snapshots.newest(subject, now.place.head)
 
     def _now(self, session: str) -> _Now:
         with self._reader.database.read() as connection:
             place = self._place(connection, session)
-            return _Now(place, generation(connection), folding.task_kinds(connection))
+            return _Now(place, generation(connection))
 
     def _place(self, connection: Connection, session: str) -> Place | None:
         row = self._reader.row(connection, session)
         return None if row is None else folding.place_of(connection, row)
 
-    def _find(self, wanted: str | Projection, kinds: Mapping[str, str]) -> Projection:
+    def _find(self, wanted: str | Projection) -> Projection:
         if isinstance(wanted, Projection):
             _check_own(wanted)
             return wanted
         if wanted == TASKS:
-            key = tuple(kinds.items())
-            if key not in self._tasks:
-                self._tasks = {key: tasks(kinds)}
-            return self._tasks[key]
+            return self._of_tasks()
         found = SHIPPED.get(wanted) or self._own.get(wanted)
         if found is None:
             raise UnknownProjection(wanted, self.names)
         return found
+
+    def _of_tasks(self) -> Projection:
+        with self._reader.database.read() as connection:
+            kinds = folding.task_kinds(connection)
+        key = tuple(kinds.items())
+        if key not in self._tasks:
+            self._tasks = {key: tasks(kinds)}
+        return self._tasks[key]
 
     def _folded(self, now: _Now, projection: Projection, at: int | None, *, rebuild: bool) -> Any:
         place = now.place
@@ -189,8 +193,8 @@ class Projections:
     def _advance(self, now: _Now, projection: Projection, standing: _Standing, upto: int) -> Any:
         """The state once the events up to a seq are folded in."""
         state, after, whole = standing.state, standing.seq, projection.reads_content
-        place, wanted, fold = now.place, projection.wanted if upto > after else None, projection.fold
-        while place is not None and wanted is not None and after < upto:
+        place, wanted, fold = now.place, projection.wanted, projection.fold
+        while place is not None and after < upto:
             with self._reader.database.read() as connection:
                 segment, rows, after = folding.page(connection, place, wanted, after, upto, whole=whole)
             event: Event | None = None
@@ -202,7 +206,7 @@ class Projections:
                 if not _is_shipped(projection):
                     strictjson.check(state)
             except Exception as error:
-                if event is None:
+                if event is None or isinstance(error, StoreError):
                     raise
                 raise ProjectionFailed(projection.name, event.seq, event.id, error) from error
         return state

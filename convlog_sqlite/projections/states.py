@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from convlog_sqlite.events import Event
-from convlog_sqlite.projections.projection import Look, Projection, said_by
+from convlog_sqlite.projections.projection import Look, Projection
 from convlog_sqlite.store.states import Head, fold
 
 _LIFECYCLE: Final = ("task-", "tilldone-")
@@ -17,41 +17,35 @@ _UNKNOWN: Final = -1  # superseded, but not what stands here
 
 
 def fold_heads(state: dict[str, Any], event: Event) -> None:
-    """Let a mutation stand. A head is [seq, id, agent, seq of the one it replaced]."""
+    """Let a mutation stand. A head is [seq, id, agent, kind, and seq, id and agent of the one it replaced]."""
     said = event.envelope
     key = said.get("state_key")
     if key is None:
         return
     before = state.get(key, ())
-    seq, event_id, agent = said["seq"], said["id"], said["agent"]
+    new = [said["seq"], said["id"], said["agent"], said["kind"], None]
     if not before:
-        state[key] = [[seq, event_id, agent, None]]
+        state[key] = [new]
         return
     by_id = {head[1]: head[0] for head in before}
     superseded = {by_id.get(target, _UNKNOWN) for target in said.get("links", {}).get("supersedes", ())}
-    found = fold(
-        [Head(place, b"", name, over) for place, _, name, over in before],
-        Head(seq, b"", agent),
-        superseded,
-    )
-    ids = {head[0]: head[1] for head in before} | {seq: event_id}
-    state[key] = [[head.pos, ids[head.pos], head.agent, _over(said, head, seq)] for head in found]
-
-
-def _over(said: dict[str, Any], head: Head, seq: int) -> int | None:
-    return None if head.pos == seq and said["kind"].startswith(_LIFECYCLE) else head.over
+    standing = fold([Head(head[0], b"", head[2]) for head in before], Head(new[0], b"", new[2]), superseded)
+    heads = {head[0]: head for head in before}
+    over = standing[-1].over
+    if over is not None and not new[3].startswith(_LIFECYCLE):
+        new[4] = heads[over][:3]
+    state[key] = [new if head.pos == new[0] else heads[head.pos] for head in standing]
 
 
 def render_heads(state: dict[str, Any], look: Look) -> dict[str, Any]:
     """A value for each key: {"value", "kind", "by", "seq", "event"}, or a `conflict` of several."""
-    heads = [head for found in state.values() for head in found]
-    events = look.events([head[0] for head in heads] + [head[3] for head in heads if head[3] is not None])
+    events = look.events(head[0] for heads in state.values() for head in heads)
 
     def show(head: list[Any]) -> dict[str, Any]:
-        event = events[head[0]]
-        shown = look.shown(event) | {"kind": event.kind} | said_by(event)
-        if head[3] is not None:
-            shown["over"] = said_by(events[head[3]])
+        seq, event_id, agent, kind, over = head
+        shown = look.shown(events[seq]) | {"kind": kind, "by": agent, "seq": seq, "event": event_id}
+        if over is not None:
+            shown["over"] = {"by": over[2], "seq": over[0], "event": over[1]}
         return shown
 
     return {
@@ -63,7 +57,7 @@ def render_heads(state: dict[str, Any], look: Look) -> dict[str, Any]:
 def conflicts(state: dict[str, Any]) -> dict[str, Any]:
     """The keys for which more than one value stands, and who decided each."""
     return {
-        key: [{"by": agent, "seq": seq, "event": event_id} for seq, event_id, agent, _ in found]
+        key: [{"by": agent, "seq": seq, "event": event_id} for seq, event_id, agent, *_ in found]
         for key, found in state.items()
         if len(found) > 1
     }

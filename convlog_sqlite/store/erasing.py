@@ -246,15 +246,14 @@ class Eraser:
             slots += [slot for _, slot in derived]
             record = erasure_record(intent.id, intent.at // 1000, intent.reason)
             self._keystore.destroy(dict.fromkeys(slots, record))
-            self._wipe(intent, events, parts, [number for number, _ in derived])
+            self._wipe(intent, events, parts)
         return len(events)
 
-    def _wipe(
-        self, intent: Intent, events: Sequence[Any], parts: Sequence[Any], derived: Sequence[int]
-    ) -> None:
+    def _wipe(self, intent: Intent, events: Sequence[Any], parts: Sequence[Any]) -> None:
         event = self._redaction_event(intent, [event_id for _, event_id, _ in events])
         with self._database.write() as connection:
-            snapshots.drop(connection, derived)
+            # The same ones whose keys are gone: while an erasure is decided, no snapshot is kept.
+            snapshots.drop(connection, [number for number, _ in snapshots.covering(connection, intent.id)])
             for pos, part, slot in parts:
                 for sql in (WIPE_CHUNKS, DELETE_CHUNKS):
                     connection.execute(sql, (slot,))

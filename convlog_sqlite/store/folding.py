@@ -8,7 +8,8 @@ Owns the table `task_kind`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -19,28 +20,36 @@ from convlog_sqlite.store.sessions import SessionRow
 from convlog_sqlite.store.states import Head, heads, line_of
 from convlog_sqlite.vocabulary import LAST_SEQ
 
-# ?1 session  ?2 after seq (exclusive)  ?3 last seq  ?4 types  ?5 ranges of kinds  ?6 performatives
-# ?7 whether whatever sets a piece of state. The lists are JSON.
-SELECT_ENVELOPES: Final = """
+# ?1 session  ?2 after seq (exclusive)  ?3 last seq
+EVERY_ENVELOPE: Final = """
+SELECT v.bytes FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
+WHERE e.session = ?1 AND e.seq > ?2 AND e.seq <= ?3 ORDER BY e.seq"""
+EVERY_EVENT: Final = """
+SELECT e.seq, v.id, v.bytes, p.slot, p.sealed FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
+LEFT JOIN payload AS p ON p.pos = e.pos WHERE e.session = ?1 AND e.seq > ?2 AND e.seq <= ?3 ORDER BY e.seq"""
+# ?4 types, a bit each  ?5 whether what sets a piece of state  ?6 ranges of kinds  ?7 performatives: lists in JSON
+WANTED_ENVELOPES: Final = """
 SELECT v.bytes FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
 WHERE e.session = ?1 AND e.seq > ?2 AND e.seq <= ?3
-AND (e.type IN (SELECT value FROM json_each(?4)) OR (?7 AND e.state_key IS NOT NULL)
-     OR e.kind IN (SELECT n.id FROM json_each(?5) AS j CROSS JOIN name AS n
+AND (?4 >> e.type & 1 OR (?5 AND e.state_key IS NOT NULL)
+     OR e.kind IN (SELECT n.id FROM json_each(?6) AS j CROSS JOIN name AS n
                    ON n.text BETWEEN j.value ->> 0 AND j.value ->> 1)
-     OR e.performative IN (SELECT n.id FROM json_each(?6) AS j CROSS JOIN name AS n ON n.text = j.value))
+     OR e.performative IN (SELECT n.id FROM json_each(?7) AS j CROSS JOIN name AS n ON n.text = j.value))
 ORDER BY e.seq"""
-SELECT_WHOLE: Final = """
+WANTED_EVENTS: Final = """
 SELECT e.seq, v.id, v.bytes, p.slot, p.sealed FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
 LEFT JOIN payload AS p ON p.pos = e.pos
 WHERE e.session = ?1 AND e.seq > ?2 AND e.seq <= ?3
-AND (e.type IN (SELECT value FROM json_each(?4)) OR (?7 AND e.state_key IS NOT NULL)
-     OR e.kind IN (SELECT n.id FROM json_each(?5) AS j CROSS JOIN name AS n
+AND (?4 >> e.type & 1 OR (?5 AND e.state_key IS NOT NULL)
+     OR e.kind IN (SELECT n.id FROM json_each(?6) AS j CROSS JOIN name AS n
                    ON n.text BETWEEN j.value ->> 0 AND j.value ->> 1)
-     OR e.performative IN (SELECT n.id FROM json_each(?6) AS j CROSS JOIN name AS n ON n.text = j.value))
+     OR e.performative IN (SELECT n.id FROM json_each(?7) AS j CROSS JOIN name AS n ON n.text = j.value))
 ORDER BY e.seq"""
-SELECT_ONE: Final = """
-SELECT e.seq, v.id, v.bytes, p.slot, p.sealed FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
-LEFT JOIN payload AS p ON p.pos = e.pos WHERE e.session = ? AND e.seq = ?"""
+# ?1 session  ?2 list of seqs in JSON
+SELECT_SINGLE: Final = """
+SELECT e.seq, v.id, v.bytes, p.slot, p.sealed FROM json_each(?2) AS j
+CROSS JOIN event AS e ON e.session = ?1 AND e.seq = j.value CROSS JOIN envelope AS v ON v.pos = e.pos
+LEFT JOIN payload AS p ON p.pos = e.pos"""
 SELECT_SESSION_NAME: Final = "SELECT name FROM session WHERE id = ?"
 SELECT_OWN_KEYS: Final = """
 SELECT DISTINCT h.key, n.text FROM state_head AS h CROSS JOIN name AS n ON n.id = h.key WHERE h.session = ?"""
@@ -61,12 +70,12 @@ class Segment(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Which events a fold needs, as the statements take it: JSON lists, joined by or."""
+    """Which events a fold needs, as the statements take it; joined by or."""
 
-    types: str
+    types: int
+    keyed: bool
     kinds: str
     performatives: str
-    keyed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +100,19 @@ def place_of(connection: Connection, row: SessionRow) -> Place:
 
 
 def page(
-    connection: Connection, place: Place, wanted: Wanted, after: int, upto: int, *, whole: bool
+    connection: Connection, place: Place, wanted: Wanted | None, after: int, upto: int, *, whole: bool
 ) -> tuple[Segment, list[Any], int]:
-    """The rows of the next events behind `after`: their session, they themselves, and the last seq looked at."""
+    """The rows of the next events behind `after`: their session, they themselves, and the last seq looked at.
+
+    `wanted` is None for all of them.
+    """
     segment = next(segment for segment in place.segments if segment.upto > after)
     last = min(after + (WHOLE_PAGE if whole else NARROW_PAGE), upto, segment.upto)
-    sql = SELECT_WHOLE if whole else SELECT_ENVELOPES
-    return segment, fetch(connection, sql, (segment.number, after, last, *wanted)), last
+    here = (segment.number, after, last)
+    if wanted is None:
+        return segment, fetch(connection, EVERY_EVENT if whole else EVERY_ENVELOPE, here), last
+    sql = WANTED_EVENTS if whole else WANTED_ENVELOPES
+    return segment, fetch(connection, sql, (*here, *wanted)), last
 
 
 def opened(opener: Opener, segment: Segment, rows: Sequence[Any], *, whole: bool) -> list[Event]:
@@ -108,13 +123,16 @@ def opened(opener: Opener, segment: Segment, rows: Sequence[Any], *, whole: bool
     return [Event(envelope, empty) for (envelope,) in rows]
 
 
-def at_seqs(connection: Connection, place: Place, seqs: Sequence[int]) -> dict[str, list[Row]]:
+def at_seqs(connection: Connection, place: Place, seqs: Iterable[int]) -> list[tuple[Segment, list[Row]]]:
     """The rows of single events, by the session that holds them."""
-    found: dict[str, list[Row]] = {}
+    asked: dict[Segment, list[int]] = {}
     for seq in seqs:
         segment = next(segment for segment in place.segments if segment.upto >= seq)
-        found.setdefault(segment.name, []).extend(fetch(connection, SELECT_ONE, (segment.number, seq)))
-    return found
+        asked.setdefault(segment, []).append(seq)
+    return [
+        (segment, fetch(connection, SELECT_SINGLE, (segment.number, json.dumps(some))))
+        for segment, some in asked.items()
+    ]
 
 
 def own_heads(connection: Connection, row: SessionRow) -> dict[str, list[Head]]:

@@ -34,8 +34,8 @@ SELECT v.session, min(v.seq) FROM intent_event AS i CROSS JOIN envelope AS v ON 
 WHERE i.intent = ? GROUP BY v.session"""
 SELECT_COVERING: Final = "SELECT id, slot FROM snapshot WHERE session = ? AND seq >= ?"
 SELECT_FORKS: Final = "SELECT session FROM fork WHERE parent = ? AND base >= ?"
-SELECT_LAST_REDACTION: Final = "SELECT coalesce(max(redaction), 0) FROM tombstone"
-SELECT_UNDECIDED: Final = "SELECT EXISTS (SELECT 1 FROM intent WHERE state = 1)"
+SELECT_GENERATION: Final = """
+SELECT coalesce(max(redaction), 0), EXISTS (SELECT 1 FROM intent WHERE state = 1) FROM tombstone"""
 
 _NO_EVENT: Final = 0  # a slot belongs to a position; that of a snapshot to none
 
@@ -49,8 +49,8 @@ class Generation(NamedTuple):
 
 def generation(connection: Connection) -> Generation:
     """The generation of erasure that this transaction sees."""
-    redaction = value(connection, SELECT_LAST_REDACTION)
-    return Generation(redaction, bool(value(connection, SELECT_UNDECIDED)))
+    ((redaction, is_erasing),) = fetch(connection, SELECT_GENERATION)
+    return Generation(redaction, bool(is_erasing))
 
 
 @dataclass(frozen=True, slots=True)
