@@ -27,7 +27,13 @@ WHERE e.session = ?1 AND e.seq > ?2 AND e.seq <= ?3 ORDER BY e.seq"""
 EVERY_EVENT: Final = """
 SELECT e.seq, v.id, v.bytes, p.slot, p.sealed FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
 LEFT JOIN payload AS p ON p.pos = e.pos WHERE e.session = ?1 AND e.seq > ?2 AND e.seq <= ?3 ORDER BY e.seq"""
-# ?4 types, a bit each  ?5 whether what sets a piece of state  ?6 ranges of kinds  ?7 performatives: lists in JSON
+# ?4 types, a bit each  ?5 whether what sets a piece of state. Where no names are looked up, a new event that is
+# not wanted is passed over in half the time.
+TYPED_ENVELOPES: Final = """
+SELECT v.bytes FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
+WHERE e.session = ?1 AND e.seq > ?2 AND e.seq <= ?3 AND (?4 >> e.type & 1 OR (?5 AND e.state_key IS NOT NULL))
+ORDER BY e.seq"""
+# ?6 ranges of kinds  ?7 performatives: lists in JSON
 WANTED_ENVELOPES: Final = """
 SELECT v.bytes FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
 WHERE e.session = ?1 AND e.seq > ?2 AND e.seq <= ?3
@@ -59,6 +65,7 @@ DROP_TASK_KIND: Final = "DELETE FROM task_kind WHERE kind = ?"
 
 NARROW_PAGE: Final = 4000  # events looked at in one read block
 WHOLE_PAGE: Final = 500
+_NONE: Final = "[]"
 
 
 class Segment(NamedTuple):
@@ -76,6 +83,11 @@ class Wanted(NamedTuple):
     keyed: bool
     kinds: str
     performatives: str
+
+    @property
+    def names(self) -> bool:
+        """Whether kinds or performatives are among it."""
+        return self.kinds != _NONE or self.performatives != _NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +123,8 @@ def page(
     here = (segment.number, after, last)
     if wanted is None:
         return segment, fetch(connection, EVERY_EVENT if whole else EVERY_ENVELOPE, here), last
+    if not (whole or wanted.names):
+        return segment, fetch(connection, TYPED_ENVELOPES, (*here, *wanted[:2])), last
     sql = WANTED_EVENTS if whole else WANTED_ENVELOPES
     return segment, fetch(connection, sql, (*here, *wanted)), last
 
