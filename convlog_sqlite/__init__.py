@@ -53,6 +53,7 @@ from convlog_sqlite.errors import (
     PayloadLocked,
     PayloadLost,
     PayloadUnreadable,
+    ProjectionFailed,
     Refused,
     SchemaTooNew,
     ScrubFailed,
@@ -68,6 +69,7 @@ from convlog_sqlite.errors import (
     StoreReplaced,
     SubjectFenced,
     UnderHold,
+    UnknownProjection,
     UnknownReference,
     UnsupportedFilesystem,
     UnsupportedPlatform,
@@ -80,6 +82,8 @@ from convlog_sqlite.kek import KeySource
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.moment import Moment
+from convlog_sqlite.projections.differences import Discrepancy
+from convlog_sqlite.projections.projection import Look, Projection
 from convlog_sqlite.redaction import Redaction
 from convlog_sqlite.replaying import Replayed
 from convlog_sqlite.residue import Residue
@@ -125,6 +129,7 @@ __all__ = [
     "ConvlogError",
     "Corrupt",
     "Difference",
+    "Discrepancy",
     "Draft",
     "Edge",
     "Effect",
@@ -163,6 +168,7 @@ __all__ = [
     "KeystoreUnusable",
     "Live",
     "Locked",
+    "Look",
     "Lost",
     "Mirror",
     "MirrorBusy",
@@ -180,6 +186,8 @@ __all__ = [
     "PayloadLost",
     "PayloadUnreadable",
     "Point",
+    "Projection",
+    "ProjectionFailed",
     "Receipt",
     "Recovery",
     "Redaction",
@@ -209,6 +217,7 @@ __all__ = [
     "SubjectFenced",
     "Trace",
     "UnderHold",
+    "UnknownProjection",
     "UnknownReference",
     "UnsupportedFilesystem",
     "UnsupportedPlatform",

@@ -29,6 +29,7 @@ from typing import Any, Final, Self, Unpack
 from convlog_sqlite.aio_acting import AsyncActing
 from convlog_sqlite.aio_labelling import AsyncLabelling
 from convlog_sqlite.aio_moment import AsyncMoment
+from convlog_sqlite.aio_state import AsyncProjecting, AsyncStates
 from convlog_sqlite.branching import Difference
 from convlog_sqlite.drafts import Draft, check_session_id
 from convlog_sqlite.errors import StoreClosed
@@ -54,7 +55,7 @@ _READERS: Final = 4
 _FINDINGS_AT_ONCE: Final = 100
 
 
-class AsyncSession(Verbs[Awaitable[Event]], AsyncActing):
+class AsyncSession(Verbs[Awaitable[Event]], AsyncActing, AsyncStates):
     """The twin of Session: the same verbs, awaited. Made by `AsyncConversationLog.session`."""
 
     _log: AsyncConversationLog
@@ -236,7 +237,7 @@ def _close(pages: Generator[Page, None, None], close: Callable[[], None]) -> Non
     close()  # one that was never started does not close its waiter
 
 
-class AsyncConversationLog(AsyncLabelling):
+class AsyncConversationLog(AsyncLabelling, AsyncProjecting):
     """The twin of ConversationLog. Opened by `async with`; several tasks and loops may use it."""
 
     def __init__(self, opened: Callable[[], ConversationLog]) -> None:
@@ -344,6 +345,14 @@ class AsyncConversationLog(AsyncLabelling):
         """See `ConversationLog.revoke_role`."""
         await self.run(lambda: self.sync.revoke_role(holder, role, by=by))
 
+    async def task_kinds(self) -> dict[str, str]:
+        """See `ConversationLog.task_kinds`."""
+        return await self.run(self.sync.task_kinds)
+
+    async def set_task_kind(self, kind: str, status: str | None, *, by: str) -> None:
+        """See `ConversationLog.set_task_kind`."""
+        await self.run(lambda: self.sync.set_task_kind(kind, status, by=by))
+
     async def anchor(self) -> Anchor:
         """See `ConversationLog.anchor`."""
         return await self.run(self.sync.anchor)
@@ -400,9 +409,11 @@ class AsyncConversationLog(AsyncLabelling):
             )
         )
 
-    async def verify(self, *session_ids: str, anchor: Anchor | None = None) -> AsyncIterator[Finding]:
+    async def verify(
+        self, *session_ids: str, anchor: Anchor | None = None, projections: bool = False
+    ) -> AsyncIterator[Finding]:
         """See `ConversationLog.verify`."""
-        findings = self.sync.verify(*session_ids, anchor=anchor)
+        findings = self.sync.verify(*session_ids, anchor=anchor, projections=projections)
         while some := await self.run(lambda: list(itertools.islice(findings, _FINDINGS_AT_ONCE))):
             for finding in some:
                 yield finding

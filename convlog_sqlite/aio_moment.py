@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from convlog_sqlite.events import Event
 from convlog_sqlite.moment import DEFAULT_LIMIT, Moment
+from convlog_sqlite.projections.projection import Projection
 from convlog_sqlite.store.reader import Page
 from convlog_sqlite.store.reading import SCAN
 from convlog_sqlite.threads import Result
@@ -57,6 +58,10 @@ class AsyncMoment:
         return await self._log.run(
             lambda: moment.read(after=after, before=before, limit=limit, max_scan=max_scan, **filters)
         )
+
+    async def state(self, projection: str | Projection = "state", *, rebuild: bool = False) -> Any:
+        """See `Moment.state`."""
+        return await self._log.run(lambda: self._moment.state(projection, rebuild=rebuild))
 
     async def jsonl(
         self, *, after: int = 0, before: int | None = None, inherited: bool = False

@@ -29,6 +29,7 @@
     │  ├─ EventTooLarge        over the limit for one event
     │  ├─ UnknownReference     names an event, session or blob that does not exist
     │  ├─ SessionRemoved       the session was there, and retention removed it
+    │  ├─ UnknownProjection    no projection has this name
     │  ├─ IdempotencyConflict  the key was used for other content
     │  ├─ PairingError         the tool call cannot take this result
     │  ├─ StateConflict        what it was decided on no longer stands
@@ -51,6 +52,7 @@
     │  ├─ PayloadLost          the data key is gone without a redaction
     │  └─ PayloadCorrupt       the sealed bytes do not open
     ├─ NotPerformed            raised by a tool: it did nothing, for sure
+    ├─ ProjectionFailed        the function of a projection raised
     ├─ NoReply                 nobody answered in the time given
     └─ ImportFailed            a foreign transcript could not be read
 
@@ -296,6 +298,14 @@ class SessionRemoved(Refused):
         super().__init__(f"session {session!r} was removed at {since} by retention policy {policy}")
 
 
+class UnknownProjection(Refused):
+    """No projection is called `name`. `known` are those that there are."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        self.name, self.known = name, tuple(known)
+        super().__init__(f"/projection: {name!r} does not exist; there are {', '.join(self.known)}")
+
+
 class IdempotencyConflict(Refused):
     """The idempotency key was used before for other content. `first` is the id of that event."""
 
@@ -491,6 +501,18 @@ class NotPerformed(ConvlogError):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(f"nothing was done: {reason}")
+
+
+class ProjectionFailed(ConvlogError):
+    """The function of projection `projection` raised; `__cause__` is what. The log is as it was.
+
+    `seq` and `event_id` are those of the event it was given, None where it was its `render`.
+    """
+
+    def __init__(self, projection: str, seq: int | None, event_id: str | None, cause: BaseException) -> None:
+        self.projection, self.seq, self.event_id = projection, seq, event_id
+        where = "when it was rendered" if event_id is None else f"on event {event_id} (seq {seq})"
+        super().__init__(f"projection {projection!r} failed {where}: {type(cause).__name__}")
 
 
 class NoReply(ConvlogError):

@@ -228,7 +228,15 @@ class Keeping:
         draft = Draft(type="mutation", agent=by, kind=kind, value=value, state_key=state_key)
         self._record(draft, check, event_id=event_id)
 
-    def _record(self, draft: Draft, check: Check | None = None, *, event_id: str | None = None) -> None:
+    def _record(
+        self,
+        draft: Draft,
+        check: Check | None = None,
+        *,
+        event_id: str | None = None,
+        change: Callable[[Connection], None] | None = None,
+    ) -> None:
+        """Record a mutation in `_store`; what `change` writes is committed with it."""
         self._check_writable()
         if self.path is None:
             raise NotAStore(":memory:", "an ephemeral log keeps no policies, holds and roles")
@@ -238,6 +246,8 @@ class Keeping:
         def decide(connection: Connection) -> Prepared:
             if check is not None:
                 check(standing(connection, self.reader.opener))
+            if change is not None:
+                change(connection)
             return prepared
 
         self._store.writer.record_decision(STORE_SESSION, decide)

@@ -40,6 +40,7 @@ from convlog_sqlite.kek import KeySource
 from convlog_sqlite.labelling import Labelling
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.noting import note
+from convlog_sqlite.projecting import Projecting
 from convlog_sqlite.redaction import Redaction, Redactor
 from convlog_sqlite.scrubbing import Scrubber, scrubber_of
 from convlog_sqlite.session import Session
@@ -65,7 +66,7 @@ class Anchor:
         return asdict(self)
 
 
-class ConversationLog(Keeping, Accepting, Labelling, Tracing, Branching):
+class ConversationLog(Keeping, Accepting, Labelling, Projecting, Tracing, Branching):
     """An open store. Safe to use from several threads; open it anew after fork().
 
     `path` is the store's directory, None for an ephemeral log. `created` says whether this call made it.
@@ -306,12 +307,19 @@ class ConversationLog(Keeping, Accepting, Labelling, Tracing, Branching):
         if not self._store.database.read_only and self.path is not None:
             self._redactor().finish()
 
-    def verify(self, *session_ids: str, anchor: Anchor | None = None) -> Iterator[Finding]:
-        """Check everything that can be checked, and yield what is wrong. See `convlog_sqlite.verify`."""
+    def verify(
+        self, *session_ids: str, anchor: Anchor | None = None, projections: bool = False
+    ) -> Iterator[Finding]:
+        """Check everything that can be checked, and yield what is wrong. See `convlog_sqlite.verify`.
+
+        With `projections`, every shipped projection is folded anew and compared with what is kept of it.
+        """
         from convlog_sqlite.verify import verify  # noqa: PLC0415 seldom needed, and the command starts without it
 
         known = None if anchor is None else (anchor.store, anchor.pos, anchor.chain)
-        return verify(self.reader, self._mirror, session_ids, known)
+        return verify(
+            self.reader, self._mirror, session_ids, known, self._projections if projections else None
+        )
 
     def anchor(self) -> Anchor:
         """The head of the store's chain, to be kept elsewhere."""

@@ -7,6 +7,7 @@ from itertools import takewhile
 from typing import Final
 
 from convlog_sqlite import tombstones
+from convlog_sqlite.errors import StoreCorrupt
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.store.reader import Reader
@@ -17,17 +18,23 @@ _BLOCK: Final = 1 << 20
 
 def mirror_findings(reader: Reader, mirror: Mirror, session: str) -> Iterator[Finding]:
     """Compare a mirror file with the log. One that is being rewritten for an erasure is compared again."""
+    try:
+        yield from _compared(reader, mirror, session)
+    except StoreCorrupt as damaged:
+        yield Finding("mirror-differs", f"it could not be compared: {damaged.rule}", session)
+
+
+def _compared(reader: Reader, mirror: Mirror, session: str) -> list[Finding]:
     found: list[Finding] = []
     for _ in range(_LOOKS):
         file = _file_of(mirror, session)
         found = list(_compare(reader, mirror, session))
         if found and tombstones.is_pending(reader, session, mirror.root.name):
-            found = [Finding("mirror-behind", "an erasure is pending", session, severity="note")]
-            break
+            return [Finding("mirror-behind", "an erasure is pending", session, severity="note")]
         # Asked after that: an erasure that is pending no longer has replaced the file by then.
         if not found or file == _file_of(mirror, session):
             break
-    yield from found
+    return found
 
 
 def _file_of(mirror: Mirror, session: str) -> int:

@@ -7,10 +7,11 @@ from the log itself. Content is as it is now: what was erased since is erased at
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from convlog_sqlite.errors import UnknownReference
 from convlog_sqlite.events import Event
+from convlog_sqlite.projections.projection import Projection
 from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page, Reader
 from convlog_sqlite.store.reading import SCAN
@@ -18,20 +19,26 @@ from convlog_sqlite.store.reading import SCAN
 DEFAULT_LIMIT: Final = 1000
 
 
+class States(Protocol):
+    """Who computes the state of a session at a seq."""
+
+    def __call__(self, session: str, wanted: str | Projection, at: int | None, *, rebuild: bool) -> Any: ...
+
+
 class Moment:
     """A session when `seq` was its last event. Every read answers as of then; what came later is not there."""
 
-    def __init__(self, reader: Reader, session_id: str, seq: int) -> None:
+    def __init__(self, reader: Reader, session_id: str, seq: int, states: States) -> None:
         """Use `Session.at`."""
-        self._reader, self.id, self.seq = reader, session_id, seq
+        self._reader, self.id, self.seq, self._states = reader, session_id, seq, states
 
     @classmethod
-    def of(cls, reader: Reader, session_id: str, point: Point) -> Moment:
+    def of(cls, reader: Reader, session_id: str, point: Point, states: States) -> Moment:
         """The session at a point. Raises UnknownReference and InvalidEvent, see `Session.at`."""
         seq = reader.place(session_id, point)
         if seq == 0:
             raise UnknownReference("at", str(point))
-        return cls(reader, session_id, seq)
+        return cls(reader, session_id, seq, states)
 
     @property
     def head(self) -> int:
@@ -83,6 +90,10 @@ class Moment:
         Looks at `max_scan` events at most, and says in `Page.next` where to go on.
         """
         return self._reader.open_calls(self.id, after, limit, self.seq, max_scan)
+
+    def state(self, projection: str | Projection = "state", *, rebuild: bool = False) -> Any:
+        """See `Session.state`."""
+        return self._states(self.id, projection, self.seq, rebuild=rebuild)
 
     def _end(self, before: int | None) -> int:
         return self.seq + 1 if before is None else min(before, self.seq + 1)

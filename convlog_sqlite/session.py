@@ -19,6 +19,9 @@ from convlog_sqlite.errors import NotAuthorized, UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.follow import Waiter
 from convlog_sqlite.moment import DEFAULT_LIMIT, Moment
+from convlog_sqlite.projections import differences
+from convlog_sqlite.projections.differences import Discrepancy
+from convlog_sqlite.projections.projection import Projection
 from convlog_sqlite.replaying import Pace, Replayed, borders, marked, parts
 from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
 from convlog_sqlite.store.points import Point
@@ -81,6 +84,7 @@ class Appending(Protocol):
     def append_drafts(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> list[Event]: ...
     def fork_session(self, session: str, new_id: str, at: Point | None, agent: str) -> Event: ...
     def waiter(self) -> Waiter: ...
+    def state_of(self, session: str, wanted: str | Projection, at: int | None, *, rebuild: bool) -> Any: ...
 
 
 class Verbs(Coordinating[Recorded]):
@@ -230,7 +234,7 @@ class Session(Verbs[Event], Acting):
         for the last event whose `ts` is not after it, that with the largest seq. Raises UnknownReference when
         there was nothing yet and for what does not exist, InvalidEvent for an event of another session.
         """
-        return Moment.of(self._reader, self.id, point)
+        return Moment.of(self._reader, self.id, point, self._log.state_of)
 
     def fork(self, new_id: str, at: Point | None = None, *, agent: str) -> Session:
         """A new session that shares the events up to a point (default: all there are), by reference.
@@ -269,6 +273,27 @@ class Session(Verbs[Event], Acting):
             for seconds in parts(pace.wait(replayed.event)):
                 sleep(seconds)
             yield replayed
+
+    def state(
+        self, projection: str | Projection = "state", *, at: Point | None = None, rebuild: bool = False
+    ) -> Any:
+        """What a projection says of the session, as of now, or of a point `at`: JSON values, the caller's own.
+
+        `state` is what stands for each state key, `open` all that is unresolved; `ConversationLog.projections`
+        lists the others. Only what is new since the last call, or since a snapshot, is folded; `rebuild` starts
+        from the first event. Raises UnknownProjection, UnknownReference for a seq beyond the end, and
+        ProjectionFailed when a projection of the caller's raised.
+        """
+        seq = at if at is None or isinstance(at, int) else self.at(at).seq
+        return self._log.state_of(self.id, projection, seq, rebuild=rebuild)
+
+    def against(self, given: Mapping[str, Any], *, at: Point | None = None) -> list[Discrepancy]:
+        """Where a map of state keys to values, kept beside the log, is not what the log gives; all of it.
+
+        Raises InvalidEvent for what is no JSON, and UnknownReference as `state` does.
+        """
+        strictjson.check(given, "")
+        return list(differences.from_values(given, self.state(at=at)))
 
     def content(self, event: Event) -> Any:
         """The main content of an event, whole also where the line holds a preview of it.

@@ -20,6 +20,7 @@ It yields findings and never stops at the first. Severity `fault` is something t
     keystore-locked    content could not be checked: the key-encryption key is not here
     effect             the table of effects is not what the envelopes say: see `effect_check`
     removal            a removed session still has rows, a key or a file, or the log does not say that it was removed
+    projection         what is kept of a projection is not what the events give; only checked when asked for
     mirror-differs     a mirror file is not what the log says
     mirror-behind      a mirror file lags; the next append or `convlog export --mirror` brings it up
 
@@ -34,6 +35,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from convlog_sqlite import canonical, effect_check, fork_check, strictjson, tombstones
+from convlog_sqlite.anchor_check import anchor_findings
 from convlog_sqlite.database import Connection, fetch, value
 from convlog_sqlite.errors import StoreCorrupt
 from convlog_sqlite.events import Locked, Payload
@@ -42,6 +44,8 @@ from convlog_sqlite.instants import id_bytes, id_text, to_microseconds
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.mirror_check import mirror_findings
 from convlog_sqlite.payload_check import payload_faults
+from convlog_sqlite.projection_check import projection_findings
+from convlog_sqlite.projections.standing import Projections
 from convlog_sqlite.store.labels import NOT_LABELLED, WRONGLY_ADDRESSED
 from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.reading import correlation_digest
@@ -89,7 +93,6 @@ SELECT v.session, v.seq FROM payload AS p CROSS JOIN envelope AS v ON v.pos = p.
 LEFT JOIN slot AS s ON s.number = p.slot WHERE s.pos IS NOT p.pos OR s.part IS NOT 0"""
 SELECT_NAMES: Final = "SELECT id, text FROM name WHERE id > ? ORDER BY id"
 SELECT_BLOB_EVENTS: Final = "SELECT DISTINCT pos FROM blob WHERE pos BETWEEN ? AND ?"
-SELECT_STORE_CHAIN: Final = "SELECT store_chain FROM envelope WHERE pos = ?"
 # What answers a call that a fork shares, `fork_check` looks at.
 UNPAIRED_RESULTS: Final = """
 SELECT r.session, r.seq FROM event AS r LEFT JOIN event AS c ON c.session = r.session AND c.seq = r.answers
@@ -178,8 +181,12 @@ def verify(
     mirror: Mirror | None,
     sessions: Sequence[str] = (),
     anchor: tuple[str, int, str] | None = None,
+    projections: Projections | None = None,
 ) -> Iterator[Finding]:
-    """Findings about the whole store, or about some sessions of it. `anchor` is (store id, pos, chain in hex)."""
+    """Findings about the whole store, or about some sessions of it. `anchor` is (store id, pos, chain in hex).
+
+    With `projections`, those are folded anew and compared.
+    """
     walk = _Walk(reader, frozenset(sessions), store_chain=canonical.origin(reader.store_id))
     try:
         yield from _database(reader)
@@ -197,17 +204,13 @@ def verify(
         )
         return
     if anchor is not None:
-        yield from _anchor(reader, *anchor)
+        yield from anchor_findings(reader, *anchor)
+    if projections is not None:
+        for session in filter(walk.is_wanted, reader.session_ids()):
+            yield from projection_findings(reader, projections, session)
     if mirror is not None and mirror.enabled and not walk.locked:  # a mirror line shows content
-        yield from _mirrors(walk, mirror)
-
-
-def _mirrors(walk: _Walk, mirror: Mirror) -> Iterator[Finding]:
-    for session in filter(walk.is_wanted, walk.reader.session_ids()):
-        try:
-            yield from mirror_findings(walk.reader, mirror, session)
-        except StoreCorrupt as damaged:
-            yield Finding("mirror-differs", f"it could not be compared: {damaged.rule}", session)
+        for session in filter(walk.is_wanted, reader.session_ids()):
+            yield from mirror_findings(reader, mirror, session)
 
 
 def _database(reader: Reader) -> Iterator[Finding]:
@@ -436,15 +439,3 @@ def _effects(walk: _Walk) -> Iterator[Finding]:
         session = walk.sessions.get(number, (None, 0))[0]
         if walk.is_wanted(session):
             yield Finding("effect", detail, session, seq)
-
-
-def _anchor(reader: Reader, store: str, pos: int, chain: str) -> Iterator[Finding]:
-    if store != id_text(reader.store_id):
-        yield Finding("anchor", "the anchor is of another store")
-        return
-    with reader.database.read() as connection:
-        found = value(connection, SELECT_STORE_CHAIN, (pos,))
-    if found is None and pos > 0:
-        yield Finding("anchor", f"the log ends before position {pos}: newer events were cut off")
-    elif found is not None and found.hex() != chain:
-        yield Finding("anchor", f"the log was rewritten at or before position {pos}")

@@ -109,6 +109,11 @@ def escaped(name: str) -> str:
     return name.replace("%", "%25").replace("/", "%2F")
 
 
+def unescaped(part: str) -> str:
+    """The name that `escaped` made this part of a state key of."""
+    return part.replace("%2F", "/").replace("%25", "%")
+
+
 def role_key(agent: str, role: str) -> str:
     """The state key of a role that an agent holds."""
     return f"role/{escaped(agent)}/{escaped(role)}"

@@ -41,6 +41,7 @@ SPINE = (
     "schema",
     "store",
     "follow",
+    "projections",
     "files",
     "rewriting",
     "rekeying",
@@ -52,9 +53,11 @@ SPINE = (
     "findings",
     "tombstones",
     "mirror_check",
+    "anchor_check",
     "fork_check",
     "effect_check",
     "payload_check",
+    "projection_check",
     "verify",
     "coordination",
     "tracing",
@@ -68,11 +71,13 @@ SPINE = (
     "labelling",
     "accepting",
     "noting",
+    "projecting",
     "log",
     "aio_labelling",
     "threads",
     "aio_acting",
     "aio_moment",
+    "aio_state",
     "store_keys",
     "aio",
     "aio_keys",
@@ -422,7 +427,10 @@ def shared_tables(package: Path, migrations: Path) -> list[str]:
         for _, statements in constant_statements(module):
             for text in statements:
                 only_reads = re.match(r"\s*(SELECT|WITH|EXPLAIN)\b", text.value, re.IGNORECASE)
-                if module.entry in ("verify", "tombstones", "effect_check", "fork_check") and only_reads:
+                if (
+                    module.entry in ("verify", "tombstones", "effect_check", "fork_check", "anchor_check")
+                    and only_reads
+                ):
                     continue
                 for table in owners.keys() & tables_named(text.value):
                     owners[table].add(module.entry)

@@ -615,3 +615,16 @@ def test_a_deep_line_of_forks_is_read_to_its_beginning(log):
         session = session.fork(f"s{number}", agent="a")
     assert [event.seq for event in session.tail(500)] == list(range(1, 202))
     assert bodies(session.read(limit=2)) == ["session-opened", "root"]
+
+
+def test_state_is_as_of_the_moment_and_goes_on_in_the_fork(log):
+    """A moment gives the state of then; a fork starts from it, and what it sets stays its own."""
+    session = log.session("s")
+    first = session.mutation("state-set", 1, agent="a", state_key="k")
+    session.mutation("state-set", 2, agent="a", state_key="k", expect=first)
+    then = session.at(first)
+    assert then.state()["k"]["value"] == session.state(at=first)["k"]["value"] == 1
+    fork = session.fork("f", at=first, agent="b")
+    assert fork.state()["k"]["value"] == 1
+    fork.mutation("state-set", 3, agent="b", state_key="k", expect=first)
+    assert (fork.state()["k"]["value"], session.state()["k"]["value"]) == (3, 2)

@@ -516,6 +516,7 @@ def test_every_rule_of_the_docstring_is_planted():
         "removal",
         "fork",
         "keystore-short",
+        "projection",
     }
     assert promised == planted | elsewhere
 

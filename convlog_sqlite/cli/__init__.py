@@ -32,6 +32,7 @@ VERBS: Final = {
     "tail": Entry("daily", "tail", "daily", "convlog tail build -n 20 -f"),
     "show": Entry("daily", "show", "daily", "convlog show build 12"),
     "sessions": Entry("daily", "sessions", "daily", "convlog sessions"),
+    "state": Entry("states", "state", "daily", "convlog state build --open"),
     "export": Entry("exchange", "export", "daily", "convlog export build > build.jsonl"),
     "import": Entry("exchange", "import_", "daily", "convlog import claude-code --since 7d"),
     "role": Entry("people", "role", "people", "convlog role grant alice security --by ops"),

@@ -50,6 +50,14 @@ def verify(
         str | None,
         typer.Option("--anchor", metavar="FILE|-", help="A head that `convlog anchor` printed earlier."),
     ] = None,
+    projections: Annotated[
+        bool,
+        typer.Option(
+            "--projections",
+            help="Fold every projection anew, and compare it with what is kept of it.",
+            show_default=False,
+        ),
+    ] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -62,7 +70,7 @@ def verify(
     faults = notes = 0
     with reading(context, store) as log:
         named = [existing(log, session).id for session in dict.fromkeys(sessions or ())]
-        for finding in log.verify(*named, anchor=head):
+        for finding in log.verify(*named, anchor=head, projections=projections):
             faults += finding.severity == _FAULT
             notes += finding.severity != _FAULT
             _print(finding, on)

@@ -22,6 +22,7 @@ from convlog_sqlite import (
     NoReply,
     NotPerformed,
     PayloadUnreadable,
+    ProjectionFailed,
     Refused,
     StoreError,
 )
@@ -42,6 +43,7 @@ _STATUSES: Final[tuple[tuple[type[ConvlogError], int], ...]] = (
     (Refused, REFUSED),
     (NoReply, FAULTS),
     (NotPerformed, REFUSED),
+    (ProjectionFailed, REFUSED),
     (ImportFailed, REFUSED),
     (StoreError, UNUSABLE),
     (PayloadUnreadable, UNREADABLE),

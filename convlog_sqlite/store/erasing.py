@@ -3,8 +3,9 @@
 The order, so that a crash at any point leaves something to be finished and never a false claim:
 
     1  the intent is committed: the exact events, by position
-    2  their slots are overwritten with the record of the erasure, synced and read back: the content is gone
-    3  one transaction wipes the sealed bytes, writes tombstones and the redaction event
+    2  their slots, and those of the snapshots that cover them, are overwritten with the record of the erasure,
+       synced and read back: the content is gone
+    3  one transaction wipes the sealed bytes, drops the snapshots, writes tombstones and the redaction event
     4  the plaintext files are rewritten, the intent is forgotten
 
 The removal of a session is an intent too, and goes the same way, but for step 3: see `emptying`.
@@ -33,7 +34,7 @@ from convlog_sqlite.errors import UnderHold, UnknownReference
 from convlog_sqlite.events import Erased, Live
 from convlog_sqlite.instants import Clock, id_bytes, id_text, new_event_id
 from convlog_sqlite.keystore import Keystore, erasure_record
-from convlog_sqlite.store import copies, fences
+from convlog_sqlite.store import copies, fences, snapshots
 from convlog_sqlite.store.candidates import at_position
 from convlog_sqlite.store.committing import Writer
 from convlog_sqlite.store.preparing import Prepared, prepare
@@ -269,8 +270,10 @@ class Eraser:
         with self._database.read() as connection:
             events = fetch(connection, SELECT_INTENT_EVENTS, (intent.id,))
             parts = fetch(connection, SELECT_BLOB_SLOTS, (intent.id,))
+            derived = snapshots.covering(connection, intent.id)
         if intent.state == DECIDED:
             slots = [slot for _, _, slot in events if slot is not None] + [slot for _, _, slot in parts]
+            slots += [slot for _, slot in derived]
             record = erasure_record(intent.id, intent.at // 1000, intent.reason)
             self._keystore.destroy(dict.fromkeys(slots, record))
             self._wipe(intent, events, parts)
@@ -279,6 +282,8 @@ class Eraser:
     def _wipe(self, intent: Intent, events: Sequence[Any], parts: Sequence[Any]) -> None:
         event = self._redaction_event(intent, [event_id for _, event_id, _ in events])
         with self._database.write() as connection:
+            # The same ones whose keys are gone: while an erasure is decided, no snapshot is kept.
+            snapshots.drop(connection, [number for number, _ in snapshots.covering(connection, intent.id)])
             wipe_sealed(connection, [(pos,) for pos, _, _ in events], parts)
             redaction = self._writer.record_inside(connection, intent.session, event)
             bury(connection, intent, redaction, [(pos, slot) for pos, _, slot in events])

@@ -77,6 +77,10 @@ class Reader:
             self._sessions.remember(row)
         return row
 
+    def row(self, connection: Connection, session: str) -> SessionRow | None:
+        """The session as this transaction has it, or None while nothing was appended to it."""
+        return self._find(connection, session)
+
     def find_session(self, session: str) -> SessionRow | None:
         """The session, or None while nothing was appended to it. Raises SessionRemoved."""
         with self.database.read() as connection:

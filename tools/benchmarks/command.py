@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import alone, comparing, machine, report, together
+from benchmarks import alone, comparing, machine, report, states, together
 from benchmarks.comparing import Amounts, Stage
 from benchmarks.contender import Contender
 from benchmarks.convlog import Convlog, Mirrored
@@ -33,6 +33,7 @@ MEASURES: Final[Sequence[Callable[[Stage, Amounts, Recorder], None]]] = (
     together.measure_threads,
     together.measure_tasks,
     together.measure_processes,
+    states.measure_states,
     alone.measure_lag,
     alone.measure_start,
 )
