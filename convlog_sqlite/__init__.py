@@ -15,10 +15,12 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 from convlog_sqlite.acting import Attempt
+from convlog_sqlite.backup import Backup
 from convlog_sqlite.branching import Difference, StateDifference
 from convlog_sqlite.drafts import ABSENT, Attachment, Draft, ForeignDraft, check_session_id
 from convlog_sqlite.effects import CallKeys, Effect, Receipt, Recovery, Settlement
 from convlog_sqlite.errors import (
+    BackupRefused,
     ConvlogError,
     EffectClaimed,
     EffectCommitted,
@@ -102,6 +104,7 @@ if TYPE_CHECKING:
     from convlog_sqlite.aio import AsyncConversationLog, AsyncSession
     from convlog_sqlite.aio_keys import AsyncStoreKeys
     from convlog_sqlite.aio_moment import AsyncMoment
+    from convlog_sqlite.restoring import Restoration, restore
     from convlog_sqlite.store_keys import KeyChange, StoreKeys
 
 # Imported when first asked for: asyncio alone takes as long as the rest of the package; keys are seldom looked after.
@@ -111,7 +114,9 @@ _LATER: Final = {
     "AsyncSession": "convlog_sqlite.aio",
     "AsyncStoreKeys": "convlog_sqlite.aio_keys",
     "KeyChange": "convlog_sqlite.store_keys",
+    "Restoration": "convlog_sqlite.restoring",
     "StoreKeys": "convlog_sqlite.store_keys",
+    "restore": "convlog_sqlite.restoring",
 }
 
 __all__ = [
@@ -124,6 +129,8 @@ __all__ = [
     "AsyncStoreKeys",
     "Attachment",
     "Attempt",
+    "Backup",
+    "BackupRefused",
     "CallKeys",
     "ConversationLog",
     "ConvlogError",
@@ -195,6 +202,7 @@ __all__ = [
     "RemovedSession",
     "Replayed",
     "Residue",
+    "Restoration",
     "RetentionPolicy",
     "SchemaTooNew",
     "ScrubFailed",
@@ -225,6 +233,7 @@ __all__ = [
     "check_session_id",
     "import_transcripts",
     "parse_json",
+    "restore",
 ]
 
 

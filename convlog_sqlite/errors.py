@@ -45,6 +45,7 @@
     │  ├─ SubjectFenced        a fence forbids content about this person
     │  ├─ ScrubFailed          the caller's scrubbing function failed
     │  ├─ KeysAtRisk           keys would be lost or laid open, and nobody said so
+    │  ├─ BackupRefused        a backup or a restore would lose or lay open something
     │  └─ MirrorBusy           another exporter keeps these files
     ├─ PayloadUnreadable       the event is known, its content is not
     │  ├─ PayloadErased        by a redaction: normal
@@ -440,6 +441,16 @@ class ScrubFailed(Refused):
 
 class KeysAtRisk(Refused):
     """Keys in the file `path` would be lost or laid open: `risk` is bare, live, present, foreign or exists."""
+
+    def __init__(self, path: str | Path, risk: str, rule: str) -> None:
+        self.path, self.risk, self.rule = str(path), risk, rule
+        super().__init__(f"{path}: {rule}")
+
+
+class BackupRefused(Refused):
+    """Nothing was backed up or restored at `path`. `risk` is `exists`, `no-directory`, `bare-keys`, `other-store`,
+    `no-keys`, `faults` or `erasure-pending`; `rule` says it in words.
+    """
 
     def __init__(self, path: str | Path, risk: str, rule: str) -> None:
         self.path, self.risk, self.rule = str(path), risk, rule

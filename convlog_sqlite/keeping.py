@@ -23,6 +23,7 @@ from convlog_sqlite.store.preparing import Prepared, prepare, subject_digest
 from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.reserved import HOLD_KEY, POLICY_KEY, Hold, Standing, standing
 from convlog_sqlite.store.sessions import RemovedSession
+from convlog_sqlite.store.unrecorded import unrecorded
 from convlog_sqlite.vocabulary import REASONS, STORE_SESSION
 
 Check = Callable[[Standing], None]
@@ -187,6 +188,22 @@ class Keeping:
         if not registered:
             with self._store.database.write() as connection:
                 copies.register(connection, copies.EXPORT, str(root))
+
+    def record_erasures(self, *, by: str) -> int:
+        """Redact each event whose key an erasure destroyed that this log does not know of; how many they were.
+
+        So it is after an older database was restored. A hold does not stand in the way: the content is gone, and
+        the redaction names the hold. Raises InvalidEvent, StoreError.
+        """
+        check_name(by, "/by")
+        self._check_writable()
+        by_reason: dict[str, list[str]] = {}
+        for event_id, reason in unrecorded(self.reader):
+            by_reason.setdefault(reason, []).append(id_text(event_id))
+        holds = [hold.id for hold in self.holds()] if by_reason else []
+        for reason, events in by_reason.items():
+            self._redactor().record_again(events, reason=reason, by=by, override=holds)
+        return sum(map(len, by_reason.values()))
 
     def explain(self, event_id: str) -> str:
         """In one line: what will happen to the content of an event, and to its session, when, and why.

@@ -137,6 +137,19 @@ class Redactor:
                 found.residue = search(marks, self._places(database))
             return found
 
+    def record_again(self, events: Sequence[str], *, reason: str, by: str, override: Sequence[str]) -> None:
+        """Redact what an erasure has destroyed that a restored database does not know of.
+
+        That erasure was complete, so no file holds the content, and none is written anew: a mirror that is ahead
+        of the restored log is set aside as it is.
+        """
+        with _Alone(self._store) as database:
+            eraser = self._eraser(database)
+            _, intents = eraser.intend(Scope("event", tuple(events)), by, reason, override)
+            for intent in intents:
+                eraser.erase(intent)
+                eraser.settle(intent, eraser.copies_of(intent))
+
     def _marks(self, eraser: Eraser, intents: Sequence[Intent]) -> list[Mark]:
         marks: list[Mark] = []
         left = SEARCHED_EVENTS

@@ -55,6 +55,7 @@ LABEL_KIND: Final = "event-labelled"
 FENCE_KIND: Final = "subject-fenced"
 LIFTED_KIND: Final = "fence-lifted"
 KEYS_KIND: Final = "keys-rotated"
+RESTORED_KIND: Final = "store-restored"
 
 # What each kind of mutation that convlog itself writes or folds means. Any other kebab-case kind is
 # allowed and kept. `tilldone-*` and `effect-*` are families.
@@ -94,6 +95,7 @@ KINDS: Final = {
     "session-removed": "retention removed a closed session, whole",
     "subject-fenced": "nothing more is to be recorded about a person",
     "fence-lifted": "a fence ended",
+    "store-restored": "the database was put back from a backup",
     "keys-rotated": "the keystore changed: rotate, rekey, import or replace-lost",
 }
 

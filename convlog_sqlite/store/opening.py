@@ -176,7 +176,7 @@ def _build(
     directory: Path, keystore_path: Path, *, mirror: bool, clock: Clock, kek: KeySource | None
 ) -> bool:
     identity = uuid.uuid4().bytes
-    _point_to(directory, keystore_path)
+    point_to(directory, keystore_path)
     aside = directory / f"{_ASIDE}{os.getpid()}"
     keystore_aside = keystore_path.with_name(_keystore_aside(directory, keystore_path))
     keystores.create(keystore_aside, identity, UNWRAPPED if kek is None or kek.only_opens else kek.wrapping())
@@ -184,7 +184,7 @@ def _build(
     try:
         schema.build(aside, identity)
         _write_settings(aside, keystore, mirror=mirror, clock=clock)
-        _keep_out_of_git(directory)
+        keep_out_of_git(directory)
     finally:
         keystore.close()
     built = aside.rename(aside.with_name(aside.name + ".built"))
@@ -196,7 +196,7 @@ def _build(
     return made
 
 
-def _point_to(directory: Path, keystore_path: Path) -> None:
+def point_to(directory: Path, keystore_path: Path) -> None:
     """Note where the keystore is, when it is elsewhere."""
     pointer = directory / KEYSTORE_POINTER
     if keystore_path == directory / KEYSTORE:
@@ -206,7 +206,7 @@ def _point_to(directory: Path, keystore_path: Path) -> None:
     _write_private(pointer, f"{keystore_path}\n")
 
 
-def _keep_out_of_git(directory: Path) -> None:
+def keep_out_of_git(directory: Path) -> None:
     """Keys and plaintext are not to be committed by `git add -A`."""
     _write_private(directory / ".gitignore", "*\n")
 
