@@ -14,16 +14,15 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from convlog_sqlite.database import Connection, Database, fetch, value
-from convlog_sqlite.errors import StoreCorrupt, UnknownReference
+from convlog_sqlite.errors import UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.instants import id_bytes
 from convlog_sqlite.store.reading import SELECT_POS, Opener, Row
 from convlog_sqlite.vocabulary import LINKS
 
-SELECT_NODE: Final = """
-SELECT s.name, v.seq, v.id, v.bytes, p.slot, p.sealed FROM envelope AS v
-CROSS JOIN session AS s ON s.id = v.session LEFT JOIN payload AS p ON p.pos = v.pos WHERE v.pos = ?"""
-# The call of a result stands in the same session, or in one that it was forked from.
+SELECT_NODES: Final = """
+SELECT s.name, v.seq, v.id, v.bytes, p.slot, p.sealed FROM json_each(?) AS j CROSS JOIN envelope AS v ON v.pos = j.value
+CROSS JOIN session AS s ON s.id = v.session LEFT JOIN payload AS p ON p.pos = v.pos ORDER BY j.key"""
 SELECT_REASONS: Final = """
 SELECT 0, e.parent FROM envelope AS v CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq
 WHERE v.pos = ?1 AND e.parent IS NOT NULL
@@ -130,14 +129,6 @@ def _edges(connection: Connection, pos: int, limit: int, *, forward: bool) -> li
     if forward:
         return fetch(connection, SELECT_OUTCOMES, (pos, limit + 1))
     return fetch(connection, SELECT_REASONS, (pos,))
-
-
-def _node(connection: Connection, pos: int) -> tuple[str, *Row]:
-    rows = fetch(connection, SELECT_NODE, (pos,))
-    if not rows:
-        raise StoreCorrupt("link", f"it names position {pos}, where nothing stands")
-    node: tuple[str, *Row] = rows[0]
-    return node
 
 
 def _events(opener: Opener, rows: list[tuple[str, *Row]]) -> list[Event]:
