@@ -8,13 +8,14 @@ is nearest is found first.
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from convlog_sqlite.database import Connection, Database, fetch, value
-from convlog_sqlite.errors import UnknownReference
+from convlog_sqlite.errors import StoreCorrupt, UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.instants import id_bytes
 from convlog_sqlite.store.reading import SELECT_POS, Opener, Row
@@ -92,9 +93,11 @@ def _walk(database: Database, opener: Opener, event_id: str, limit: int, *, forw
         if start is None:
             raise UnknownReference("event", event_id)
         depths, found, is_whole = _breadth_first(connection, start, limit, forward=forward)
-        nodes = {pos: _node(connection, pos) for pos in depths}
+        nodes = fetch(connection, SELECT_NODES, (json.dumps(list(depths)),))
+    if len(nodes) != len(depths):
+        raise StoreCorrupt("link", "it names a position where nothing stands")
     # Of a session that was removed, the edges that lead there are left, and nothing to be shown.
-    rows = {pos: row for pos, row in nodes.items() if row[3]}
+    rows = {pos: row for pos, row in zip(depths, nodes, strict=True) if row[3]}
     events = _events(opener, list(rows.values()))
     ids = {pos: event.id for pos, event in zip(rows, events, strict=True)}
     edges = [
