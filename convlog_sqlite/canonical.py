@@ -23,6 +23,7 @@ import hashlib
 import hmac
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from convlog_sqlite import strictjson
@@ -49,6 +50,7 @@ def envelope_bytes(keys: dict[str, Any]) -> bytes:
     return join_envelope(keys["id"], keys["seq"], keys["ts"], where, envelope_rest(keys))
 
 
+@lru_cache(maxsize=256)
 def envelope_place(session: str, tenant: str | None) -> bytes:
     """The members `session` and `tenant`: the same for every event of a session."""
     keys = {"session": session} if tenant is None else {"session": session, "tenant": tenant}

@@ -242,6 +242,7 @@ class Keystore:
         if store_id is not None and self.header.store_id != store_id:
             file.close()
             raise KeystoreUnusable(path, "the keystore belongs to another store")
+        self._generation = _GENERATION.pack(self.header.store_id, self.header.generation)
         self._master = None if self.header.kept else self.header.master[: sealing.KEY_BYTES]
         self._pepper = None if self._master is None else sealing.unwrap(self._master, self.header.pepper)
 
@@ -281,11 +282,12 @@ class Keystore:
     def _check_identity(self) -> None:
         if self._closed:
             raise StoreClosed(self._path)
-        expected = _GENERATION.pack(self.header.store_id, self.header.generation)
+        expected = self._generation
         with os_errors(self._path):
             seen = self._file.read(_GENERATION.size, 16)
-            second = seen if seen == expected else self._file.read(_GENERATION.size, _COPY + 16)
-        if second != expected or self._file.replaced():
+            if seen != expected:
+                seen = self._file.read(_GENERATION.size, _COPY + 16)
+        if seen != expected or self._file.replaced():
             raise KeystoreUnusable(
                 self._path, "the keystore was replaced while it was open; open the store again"
             )
@@ -307,6 +309,8 @@ class Keystore:
 
     def give_back(self, unused: list[tuple[int, bytes]]) -> None:
         """Return what `take` gave and nothing was sealed with."""
+        if not unused:
+            return
         with self._threads:
             self._leased.extendleft(reversed(unused))
 

@@ -9,9 +9,7 @@ with ConversationLog.open() as log:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +23,6 @@ from convlog_sqlite.errors import (
     InvalidEvent,
     NotAStore,
     Refused,
-    StoreBusy,
     StoreReadOnly,
     UnknownReference,
 )
@@ -45,7 +42,7 @@ from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.redaction import Redaction, Redactor
 from convlog_sqlite.session import Session
 from convlog_sqlite.store import copies, opening
-from convlog_sqlite.store.committing import Request
+from convlog_sqlite.store.committing import OneAppend, Request
 from convlog_sqlite.store.erasing import Scope
 from convlog_sqlite.store.preparing import Prepared, foreign_digest, prepare
 from convlog_sqlite.store.reader import Reader, SessionSummary
@@ -79,7 +76,7 @@ class ConversationLog(Keeping, Tracing):
         self.path = store.directory
         self.reader = Reader(store.database, store.writer)
         self._author: str | None = None
-        self._appending: set[int] = set()
+        self._one_append = OneAppend(self.path or ":memory:")
         self._mirror = self._open_mirror()
         self._finish_erasures()
         if created and self._mirror is not None and self._mirror.enabled:
@@ -325,25 +322,11 @@ class ConversationLog(Keeping, Tracing):
         The outcome of each: its events, or the error that refused it and no other. Raises StoreBusy in a signal
         handler that came in the middle of an append of the same thread.
         """
-        with self._one_append():
+        with self._one_append:
             if self.path is None:
                 # No sync to share, and the first decides who the author is.
                 return [self._append_together([one])[0] for one in appends]
             return self._append_together(appends)
-
-    @contextmanager
-    def _one_append(self) -> Iterator[None]:
-        """One append at a time in a thread: a signal handler in the middle of one would wait for itself."""
-        thread = threading.get_ident()
-        if thread in self._appending:
-            raise StoreBusy(
-                self.path or ":memory:", "this thread is in the middle of an append (a signal handler?)"
-            )
-        try:
-            self._appending.add(thread)
-            yield
-        finally:
-            self._appending.discard(thread)
 
     def _append_together(
         self, appends: Sequence[tuple[str, str | None, Sequence[Draft]]]
@@ -381,7 +364,7 @@ class ConversationLog(Keeping, Tracing):
 
         The mirror is brought up to date by the caller, once an import is through.
         """
-        with self._one_append():
+        with self._one_append:
             appended = self._store.writer.append(session, None, self._prepare(session, drafts))
         return sum(item.new for item in appended)
 

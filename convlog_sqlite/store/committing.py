@@ -12,11 +12,19 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from convlog_sqlite.database import Connection, Database, value
 from convlog_sqlite.drafts import Draft
-from convlog_sqlite.errors import ConvlogError, Refused, StoreIOError, UnknownReference
+from convlog_sqlite.errors import (
+    ConvlogError,
+    Refused,
+    StoreBusy,
+    StoreError,
+    StoreIOError,
+    UnknownReference,
+)
 from convlog_sqlite.instants import Clock
 from convlog_sqlite.keystore import Keystore
 from convlog_sqlite.store.names import Names
@@ -31,6 +39,27 @@ ROLLBACK_TO: Final = "ROLLBACK TO append"
 RELEASE: Final = "RELEASE append"
 
 _MOST_DRAFTS: Final = 1000  # in one transaction, unless a single append has more
+
+
+class OneAppend:
+    """A block for one append at a time in a thread: a signal handler in the middle of one would wait for itself."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = path
+        self._inside: set[int] = set()
+
+    def __enter__(self) -> None:
+        thread = threading.get_ident()
+        if thread in self._inside:
+            raise StoreBusy(self._path, "this thread is in the middle of an append (a signal handler?)")
+        try:
+            self._inside.add(thread)
+        except BaseException:  # an interrupt when it is in
+            self._inside.discard(thread)
+            raise
+
+    def __exit__(self, *_error: object) -> None:
+        self._inside.discard(threading.get_ident())
 
 
 @dataclass(slots=True, eq=False)
@@ -78,8 +107,9 @@ class Writer:
         try:
             self._waiting.extend(requests)  # inside: an interrupt may come when they are in the queue
             with self._leading:
-                while not all(request.settled for request in requests):
-                    self._commit(self._together())
+                for request in requests:
+                    while not request.settled:
+                        self._commit(self._together())
         except (
             BaseException
         ):  # interrupted before its turn: what waits is not to be written by a later append
@@ -90,10 +120,16 @@ class Writer:
 
     def request(self, session: str, tenant: str | None, prepared: Sequence[Prepared]) -> Request:
         """An append ready to be committed: its keys are durable."""
-        self.database.check_usable()
-        wanted = sum(1 + len(item.blobs) for item in prepared)
-        # One more for the opening of a session: it may turn out to be new inside the transaction.
-        return Request(session, tenant, prepared, iter(self.keystore.take(wanted + 1, self._highest_slot)))
+        self.database.check_open()  # in a forked child the keystore's lock may be held for ever
+        wanted = len(prepared) + sum([len(item.blobs) for item in prepared])
+        if not self.sessions.is_known(session):
+            wanted += 1  # for its opening: it may turn out to be new inside the transaction
+        try:
+            slots = self.keystore.take(wanted, self._highest_slot)
+        except StoreError:
+            self.database.check_usable()  # what became of the store explains what became of its keys
+            raise
+        return Request(session, tenant, prepared, iter(slots))
 
     def _together(self) -> list[Request]:
         requests: list[Request] = []
@@ -122,13 +158,12 @@ class Writer:
             raise error from None
         finally:
             # Nobody waits for ever for a leader that was interrupted.
-            if not all(request.settled for request in requests):
-                if committed:
+            for request in requests:
+                if not request.settled and committed:
                     self._settle(requests)
-                else:
-                    self._fail(
-                        requests, StoreIOError(self.database.path, "interrupted before it was committed")
-                    )
+                elif not request.settled:
+                    interrupted = StoreIOError(self.database.path, "interrupted before it was committed")
+                    self._fail(requests, interrupted)
 
     def _record_apart(self, connection: Connection, request: Request) -> None:
         connection.execute(SAVEPOINT)
@@ -143,12 +178,12 @@ class Writer:
     def _record(self, connection: Connection, request: Request) -> None:
         prepared = request.prepared
         request.batch = batch = self._open(connection, request)
-        appended = []
-        for index, item in enumerate(prepared):
-            try:
-                appended.append(batch.add(item))
-            except Refused as refused:
-                raise (refused.at(index) if len(prepared) > 1 else refused) from None
+        appended: list[Appended] = []
+        try:
+            for item in prepared:
+                appended.append(batch.add(item))  # noqa: PERF401 how many there are says which was refused
+        except Refused as refused:
+            raise (refused.at(len(appended)) if len(prepared) > 1 else refused) from None
         batch.flush()
         request.appended = appended
 

@@ -59,6 +59,9 @@ INSERT_PAYLOAD: Final = "INSERT INTO payload VALUES (?, ?, ?)"
 INSERT_IDEMPOTENCY: Final = "INSERT INTO idempotency VALUES (?, ?)"
 INSERT_OPEN: Final = "INSERT INTO open_call VALUES (?, ?)"
 
+_AGENT_FACET, _TASK_FACET, _THREAD_FACET, _TO_FACET = (
+    FACETS[key] for key in ("agent", "task_id", "thread_id", "to")
+)
 _SUBJECT_FACET: Final = 5
 _REMEMBERED_HEADS: Final = 4096
 _TOOL_CALL: Final = TYPES["tool_call"]
@@ -101,7 +104,7 @@ class _Rows:
 
     envelope: list[tuple[Any, ...]] = field(default_factory=list)
     event: list[tuple[Any, ...]] = field(default_factory=list)
-    posting: list[tuple[int, int, int, int]] = field(default_factory=list)
+    posting: list[tuple[int, int, int | None, int]] = field(default_factory=list)
     link: list[tuple[int, int, int]] = field(default_factory=list)
     slot: list[tuple[int, int, int]] = field(default_factory=list)
     payload: list[tuple[int, int, bytes]] = field(default_factory=list)
@@ -109,6 +112,7 @@ class _Rows:
     open_call: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def insert(self, connection: Connection) -> None:
+        """Insert what there is, and keep none of it."""
         for sql, rows in (
             (INSERT_ENVELOPE, self.envelope),
             (INSERT_EVENT, self.event),
@@ -117,10 +121,13 @@ class _Rows:
             (INSERT_SLOT, self.slot),
             (INSERT_PAYLOAD, self.payload),
             (INSERT_IDEMPOTENCY, self.idempotency),
-            (INSERT_OPEN, list(self.open_call.values())),
         ):
             if rows:
                 connection.executemany(sql, rows)
+                rows.clear()
+        if self.open_call:
+            connection.executemany(INSERT_OPEN, self.open_call.values())
+            self.open_call.clear()
 
 
 @dataclass(slots=True)
@@ -174,6 +181,7 @@ class Batch:
         self._context, self._connection, self._session, self._slots = context, connection, session, slots
         self._rows = _Rows()
         self._fresh_names: dict[str, int] = {}
+        self._numbers: dict[tuple[str | None, ...], tuple[int | None, ...]] = {}
         self._here: dict[bytes, _Reference] = {}
         self._recorded: dict[bytes, int] = {}
         self._where = canonical.envelope_place(session.name, session.tenant)
@@ -191,10 +199,12 @@ class Batch:
 
     def add(self, prepared: Prepared) -> Appended:
         """Record one draft. Raises Refused before anything of it is kept."""
-        digest = self._idempotency_digest(prepared)
-        first = self._first(prepared, digest)
-        if first is not None:
-            return Appended(first, new=False)
+        digest = None
+        if prepared.idempotency_key is not None or prepared.event_id is not None:
+            digest = self._idempotency_digest(prepared)
+            first = self._first(prepared, digest)
+            if first is not None:
+                return Appended(first, new=False)
         nanoseconds = self._context.clock()
         microseconds = nanoseconds // 1000
         event_id = prepared.event_id or new_event_id(nanoseconds)
@@ -227,45 +237,33 @@ class Batch:
     def flush(self) -> None:
         """Insert the rows so far. The ids of new names count once the transaction committed: see `committed`."""
         self._rows.insert(self._connection)
-        self._rows = _Rows()
         self._context.heads.sessions[self._session.number] = self._seq, self._chain
         self._context.heads.store = self._pos, self._store_chain
 
     def committed(self) -> None:
         """The transaction committed: remember what it made."""
-        self._context.names.remember(self._fresh_names)
+        self._context.names.remember(self._fresh_names, self._numbers)
         self._context.sessions.remember(self._session)
 
     def _seal(self, prepared: Prepared, event_id: bytes, envelope: bytes) -> None:
         slot, key = next(self._slots)
         salt = os.urandom(sealing.SALT_BYTES)
-        name, seq, pos = self._session.name, self._seq, self._pos
-        bound_to = sealing.place(self._context.store_id, event_id, name, seq, slot, 0)
-        self._rows.payload.append((pos, slot, sealing.seal(key, prepared.payload, bound_to, salt)))
-        self._rows.slot.append((slot, pos, 0))
-        commitment = canonical.commitment(salt, prepared.payload, [blob.digest for blob in prepared.blobs])
+        rows, payload, pos = self._rows, prepared.payload, self._pos
+        store_id, session, seq = self._context.store_id, self._session, self._seq
+        bound_to = sealing.place(store_id, event_id, session.name, seq, slot, 0)
+        rows.payload.append((pos, slot, sealing.seal(key, payload, bound_to, salt)))
+        rows.slot.append((slot, pos, 0))
+        commitment = canonical.commitment(salt, payload, [blob.digest for blob in prepared.blobs])
         leaf = canonical.leaf(envelope, commitment)
-        self._chain = canonical.link(self._chain, leaf)
-        self._store_chain = canonical.link(self._store_chain, leaf)
-        self._rows.envelope.append(
-            (
-                pos,
-                self._session.number,
-                seq,
-                event_id,
-                envelope,
-                commitment,
-                leaf,
-                self._chain,
-                self._store_chain,
-            )
+        self._chain = chain = canonical.link(self._chain, leaf)
+        self._store_chain = store_chain = canonical.link(self._store_chain, leaf)
+        rows.envelope.append(
+            (pos, session.number, seq, event_id, envelope, commitment, leaf, chain, store_chain)
         )
         for blob in prepared.blobs:
             slot, key = next(self._slots)
-            self._rows.slot.append((slot, pos, blob.part))
-            blobs.insert(
-                self._connection, blob, pos, slot, key, (self._context.store_id, event_id, name, seq)
-            )
+            rows.slot.append((slot, pos, blob.part))
+            blobs.insert(self._connection, blob, pos, slot, key, (store_id, event_id, session.name, seq))
 
     def _place(self, event_id: bytes, microseconds: int) -> rules.Place:
         """Where the next event will stand, for the rules: they look at what stands in the tables."""
@@ -276,27 +274,32 @@ class Batch:
     def _index(self, event_type: int, said: Described, refers: _Resolved, microseconds: int) -> None:
         rows, session, seq = self._rows, self._session.number, self._seq
         known, intern = self._context.names.known, self._intern
-        agent, role, task, thread, tool, kind, performative, state_key = [
-            None if text is None else known.get(text) or intern(text) for text in said.names
-        ]
+        numbers = self._context.names.together.get(said.names) or self._numbers.get(said.names)
+        if numbers is None:
+            numbers = tuple(
+                [None if text is None else known.get(text) or intern(text) for text in said.names]
+            )
+            self._numbers[said.names] = numbers
+        agent, task, thread = numbers[0], numbers[2], numbers[3]
         at = microseconds if said.at is None else said.at
         rows.event.append(
             (
-                session, seq, self._pos, event_type, agent, role, task, thread, tool, kind, performative,
-                said.correlation, state_key, said.sensitivity, refers.parent, refers.answered, microseconds, at,
+                session, seq, self._pos, event_type, *numbers[:7], said.correlation, numbers[7],
+                said.sensitivity, refers.parent, refers.answered, microseconds, at,
             )
         )  # fmt: skip
         if event_type == _TOOL_CALL:
             rows.open_call[seq] = (session, seq)
-        for facet, name in (
-            (FACETS["agent"], agent),
-            (FACETS["task_id"], task),
-            (FACETS["thread_id"], thread),
-        ):
-            if name is not None:
-                rows.posting.append((session, facet, name, seq))
-        rows.posting.extend((session, FACETS["to"], intern(text), seq) for text in said.recipients)
-        rows.posting.extend((session, _SUBJECT_FACET, intern(text), seq) for text in said.subjects)
+        posting = rows.posting
+        posting.append((session, _AGENT_FACET, agent, seq))
+        if task is not None:
+            posting.append((session, _TASK_FACET, task, seq))
+        if thread is not None:
+            posting.append((session, _THREAD_FACET, thread, seq))
+        for text in said.recipients:
+            posting.append((session, _TO_FACET, known.get(text) or intern(text), seq))
+        for text in said.subjects:
+            posting.append((session, _SUBJECT_FACET, known.get(text) or intern(text), seq))
 
     def _intern(self, text: str) -> int:
         return self._context.names.intern(self._connection, text, self._fresh_names)
