@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import itertools
 import os
 import struct
 import threading
@@ -57,9 +58,10 @@ from convlog_sqlite.vocabulary import REASON_NAMES
 _MAGIC: Final = b"CONVLOGK"
 _HEADER: Final = struct.Struct(">8sHH4x16sQ40s40s360x32s")
 _GENERATION: Final = struct.Struct(">16sQ")
+_COPY: Final = 4096
+_GENERATIONS_AT: Final = (16, _COPY + 16)  # one for each copy of the header
 _ERASURE: Final = struct.Struct(">8s16sQH6x")
 _ERASED: Final = b"\xffERASED\xff"
-_COPY: Final = 4096
 _SLOTS_AT: Final = 2 * _COPY
 SLOT_BYTES: Final = 40
 MAX_SLOTS: Final = 1 << 47  # chunk ids are slot * 65536
@@ -67,6 +69,7 @@ _LAST_INSTANT: Final = 253_402_300_799_999  # the end of year 9999, where dateti
 _LOCK_SECONDS: Final = 10.0  # held for one write and one sync
 _FIRST_LEASE: Final = 2  # a process that appends once, to a session that may be new
 _LARGEST_LEASE: Final = 4096
+_CIPHERS_AHEAD: Final = 16
 
 SlotAnswer = bytes | Erased | Locked | Lost
 
@@ -80,7 +83,9 @@ class SlotFile(Protocol):
     def sync(self) -> None: ...
     def lock(self) -> None: ...
     def unlock(self) -> None: ...
-    def replaced(self) -> bool: ...
+    def is_still(self, data: bytes, places: Sequence[int]) -> bool:
+        """Whether this is still the file of its name, and holds `data` at one of `places`."""
+
     def close(self) -> None: ...
 
 
@@ -130,12 +135,18 @@ class DiskFile:
     def unlock(self) -> None:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
-    def replaced(self) -> bool:
+    def is_still(self, data: bytes, places: Sequence[int]) -> bool:
+        # Asked at every access: two calls of the system, and little around them.
+        for at in places:
+            if os.pread(self._descriptor, len(data), at) == data:
+                break
+        else:
+            return False
         try:
-            found = os.stat(self._name)  # noqa: PTH116 asked at every access, and Path.stat takes ten times as long
+            found = os.stat(self._name)  # noqa: PTH116 Path.stat takes ten times as long
         except OSError:
-            return True
-        return (found.st_dev, found.st_ino) != self._identity
+            return False
+        return (found.st_dev, found.st_ino) == self._identity
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -159,8 +170,8 @@ class MemoryFile:
     def size(self) -> int:
         return len(self._data)
 
-    def replaced(self) -> bool:
-        return False
+    def is_still(self, data: bytes, places: Sequence[int]) -> bool:
+        return any(self.read(len(data), at) == data for at in places)
 
     def sync(self) -> None: ...
     def lock(self) -> None: ...
@@ -231,6 +242,7 @@ class Keystore:
         self._file, self._path, self._closed = file, path, False
         self._threads = threading.Lock()
         self._leased: deque[tuple[int, bytes]] = deque()
+        self._ciphers: dict[int, sealing.Cipher] = {}
         self._next_lease = _FIRST_LEASE
         with os_errors(path):
             copies = [Header.from_bytes(file.read(_COPY, at)) for at in (0, _COPY)]
@@ -282,12 +294,12 @@ class Keystore:
     def _check_identity(self) -> None:
         if self._closed:
             raise StoreClosed(self._path)
-        expected = self._generation
-        with os_errors(self._path):
-            seen = self._file.read(_GENERATION.size, 16)
-            if seen != expected:
-                seen = self._file.read(_GENERATION.size, _COPY + 16)
-        if seen != expected or self._file.replaced():
+        try:
+            is_ours = self._file.is_still(self._generation, _GENERATIONS_AT)
+        except OSError:
+            with os_errors(self._path):
+                raise
+        if not is_ours:
             raise KeystoreUnusable(
                 self._path, "the keystore was replaced while it was open; open the store again"
             )
@@ -306,6 +318,21 @@ class Keystore:
                 self._lease(max(missing, self._next_lease), highest_known())
                 self._next_lease = min(self._next_lease * 8, _LARGEST_LEASE)
             return [self._leased.popleft() for _ in range(count)]
+
+    def cipher(self, slot: int, key: bytes) -> sealing.Cipher:
+        """The cipher of what `take` gave.
+
+        Made for those that will be taken next too: behind a sync the way to a cipher is out of the processor's
+        caches, and the first costs as much as ten more.
+        """
+        found = self._ciphers.pop(slot, None)
+        if found is not None:
+            return found
+        with self._threads:
+            following = list(itertools.islice(self._leased, _CIPHERS_AHEAD))
+            if following and following[0][0] not in self._ciphers:
+                self._ciphers = {slot: sealing.Cipher(key) for slot, key in following}
+        return sealing.Cipher(key)
 
     def give_back(self, unused: list[tuple[int, bytes]]) -> None:
         """Return what `take` gave and nothing was sealed with."""
@@ -392,4 +419,5 @@ class Keystore:
         """Close the file. Safe to call twice."""
         self._closed = True
         self._leased.clear()
+        self._ciphers.clear()
         self._file.close()

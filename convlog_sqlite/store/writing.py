@@ -251,7 +251,8 @@ class Batch:
         rows, payload, pos = self._rows, prepared.payload, self._pos
         store_id, session, seq = self._context.store_id, self._session, self._seq
         bound_to = sealing.place(store_id, event_id, session.name, seq, slot, 0)
-        rows.payload.append((pos, slot, sealing.seal(key, payload, bound_to, salt)))
+        cipher = self._context.keystore.cipher(slot, key)
+        rows.payload.append((pos, slot, sealing.seal(cipher, payload, bound_to, salt)))
         rows.slot.append((slot, pos, 0))
         commitment = canonical.commitment(salt, payload, [blob.digest for blob in prepared.blobs])
         leaf = canonical.leaf(envelope, commitment)
