@@ -309,10 +309,12 @@ class ConversationLog(Keeping, Tracing):
 
     def append_drafts(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> list[Event]:
         """Record drafts in one session, all or none. `Session.append` and `append_many` are this."""
-        outcome = self.append_together([(session, tenant, drafts)])[0]
-        if isinstance(outcome, ConvlogError):
-            raise outcome
-        return outcome
+        with self._one_append:
+            request = self._request(session, tenant, drafts)
+            self._store.writer.settle((request,))
+            appended = request.outcome()
+            self._recorded((request,))
+            return [event for event, _ in appended]
 
     def append_together(
         self, appends: Sequence[tuple[str, str | None, Sequence[Draft]]]
@@ -331,10 +333,16 @@ class ConversationLog(Keeping, Tracing):
     def _append_together(
         self, appends: Sequence[tuple[str, str | None, Sequence[Draft]]]
     ) -> list[list[Event] | ConvlogError]:
-        requests = [self._request(session, tenant, drafts) for session, tenant, drafts in appends]
-        self._store.writer.settle([request for request in requests if isinstance(request, Request)])
+        requests: list[Request | ConvlogError] = []
+        for append in appends:
+            try:
+                requests.append(self._request(*append))
+            except ConvlogError as error:
+                requests.append(error)
+        waiting = [request for request in requests if isinstance(request, Request)]
+        self._store.writer.settle(waiting)
+        self._recorded([request for request in waiting if request.error is None])
         outcomes: list[list[Event] | ConvlogError] = []
-        written = set()
         for request in requests:
             if isinstance(request, ConvlogError):
                 outcomes.append(request)
@@ -342,22 +350,22 @@ class ConversationLog(Keeping, Tracing):
                 outcomes.append(request.error)
             else:
                 outcomes.append([item.event for item in request.appended])
-                written.add(request.session)
-                if self.path is None:
-                    self._author = request.prepared[0].envelope["agent"]
-        if self._mirror is not None and self._mirror.enabled:
-            for session in sorted(written):
-                self._mirror.after_append(session)
         return outcomes
 
-    def _request(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> Request | ConvlogError:
-        try:
-            if self.path is None:
-                self._only_author(drafts)
-            prepared = self._prepare(session, [(None, draft) for draft in drafts])
-            return self._store.writer.request(session, tenant, prepared)
-        except ConvlogError as error:
-            return error
+    def _request(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> Request:
+        if self.path is None:
+            self._only_author(drafts)
+        prepared = self._prepare(session, [(None, draft) for draft in drafts])
+        return self._store.writer.request(session, tenant, prepared)
+
+    def _recorded(self, requests: Sequence[Request]) -> None:
+        """What follows on a commit: an ephemeral log has its author, the mirror is brought up to date."""
+        if self.path is None:
+            for request in requests:
+                self._author = request.prepared[0].envelope["agent"]
+        elif self._mirror is not None and self._mirror.enabled:
+            for session in sorted({request.session for request in requests}):
+                self._mirror.after_append(session)
 
     def append_foreign(self, session: str, drafts: Sequence[tuple[str, Draft]]) -> int:
         """Record drafts under ids that `foreign_id` gave, all or none; how many were not there before.
