@@ -326,13 +326,11 @@ class Keystore:
         caches, and the first costs as much as ten more.
         """
         found = self._ciphers.pop(slot, None)
-        if found is not None:
-            return found
-        with self._threads:
-            following = list(itertools.islice(self._leased, _CIPHERS_AHEAD))
-            if following and following[0][0] not in self._ciphers:
-                self._ciphers = {slot: sealing.Cipher(key) for slot, key in following}
-        return sealing.Cipher(key)
+        if found is None and self._leased and self._leased[0][0] not in self._ciphers:
+            with self._threads:
+                following = list(itertools.islice(self._leased, _CIPHERS_AHEAD))
+            self._ciphers = {slot: sealing.Cipher(key) for slot, key in following}
+        return found or sealing.Cipher(key)
 
     def give_back(self, unused: list[tuple[int, bytes]]) -> None:
         """Return what `take` gave and nothing was sealed with."""

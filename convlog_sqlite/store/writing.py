@@ -182,7 +182,7 @@ class Batch:
         self._rows = _Rows()
         self._fresh_names: dict[str, int] = {}
         self._numbers: dict[tuple[str | None, ...], tuple[int | None, ...]] = {}
-        self._here: dict[bytes, _Reference] = {}
+        self._here: dict[bytes, tuple[int, int, int, int, bytes]] = {}  # what a _Reference is made of
         self._recorded: dict[bytes, int] = {}
         self._where = canonical.envelope_place(session.name, session.tenant)
         self._seq, self._chain = context.heads.sessions.get(session.number) or self._session_head()
@@ -226,7 +226,7 @@ class Batch:
         if digest is not None:
             self._rows.idempotency.append((digest, self._pos))
             self._recorded[digest] = self._pos
-        self._here[event_id] = _Reference(self._pos, self._session.number, self._seq, prepared.type, envelope)
+        self._here[event_id] = (self._pos, self._session.number, self._seq, prepared.type, envelope)
         return Appended(Event(envelope, Live(prepared.payload)), new=True)
 
     @property
@@ -254,7 +254,8 @@ class Batch:
         cipher = self._context.keystore.cipher(slot, key)
         rows.payload.append((pos, slot, sealing.seal(cipher, payload, bound_to, salt)))
         rows.slot.append((slot, pos, 0))
-        commitment = canonical.commitment(salt, payload, [blob.digest for blob in prepared.blobs])
+        digests = [blob.digest for blob in prepared.blobs] if prepared.blobs else ()
+        commitment = canonical.commitment(salt, payload, digests)
         leaf = canonical.leaf(envelope, commitment)
         self._chain = chain = canonical.link(self._chain, leaf)
         self._store_chain = store_chain = canonical.link(self._store_chain, leaf)
@@ -352,13 +353,12 @@ class Batch:
 
     def _require(self, pointer: str, event_id: str) -> _Reference:
         wanted = id_bytes(event_id)
-        found = self._here.get(wanted)
-        if found is None:
-            rows = fetch(self._connection, SELECT_REFERENCE, (wanted,))
-            if not rows:
-                raise UnknownReference(pointer, event_id)
-            found = _Reference(*rows[0])
-        return found
+        if wanted in self._here:
+            return _Reference(*self._here[wanted])
+        rows = fetch(self._connection, SELECT_REFERENCE, (wanted,))
+        if not rows:
+            raise UnknownReference(pointer, event_id)
+        return _Reference(*rows[0])
 
     def _idempotency_digest(self, prepared: Prepared) -> bytes | None:
         if prepared.idempotency_key is None:
@@ -375,7 +375,7 @@ class Batch:
         """The event that stands in the log for this draft already, if any."""
         if prepared.event_id is not None:
             if prepared.event_id in self._here:
-                return Event(self._here[prepared.event_id].envelope, Live(prepared.payload))
+                return Event(self._here[prepared.event_id][4], Live(prepared.payload))
             rows = fetch(self._connection, SELECT_REFERENCE, (prepared.event_id,))
             if rows:
                 return Event(rows[0][4], Live(prepared.payload))
