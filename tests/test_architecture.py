@@ -46,6 +46,7 @@ SPINE = (
     "findings",
     "tombstones",
     "mirror_check",
+    "walk",
     "verify",
     "coordination",
     "tracing",
@@ -393,13 +394,13 @@ def tables_named(statement: str) -> set[str]:
 
 
 def shared_tables(package: Path, migrations: Path) -> list[str]:
-    """Tables whose names stand in the SQL of two entries. `verify` may read any table."""
+    """Tables whose names stand in the SQL of two entries. `verify` and what it is made of may read any table."""
     owners: dict[str, set[str]] = {table: set() for table in tables_in(migrations)}
     for module in modules_of(package):
         for _, statements in constant_statements(module):
             for text in statements:
                 only_reads = re.match(r"\s*(SELECT|WITH|EXPLAIN)\b", text.value, re.IGNORECASE)
-                if module.entry in ("verify", "tombstones") and only_reads:
+                if module.entry in ("verify", "walk", "tombstones") and only_reads:
                     continue
                 for table in owners.keys() & tables_named(text.value):
                     owners[table].add(module.entry)

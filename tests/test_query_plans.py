@@ -35,6 +35,8 @@ WHOLE = {
     ("verify", "UNINDEXED"),
     ("verify", "NOT_POSTED"),
     ("verify", "WRONGLY_POSTED"),
+    ("verify", "COUNT_POSTED"),
+    ("verify", "COUNT_POSTINGS"),
     ("verify", "WRONGLY_ADDRESSED"),
     ("tombstones", "SELECT_BLOB_SLOTS"),
     ("store.erasing", "SELECT_BURIED"),
