@@ -382,21 +382,24 @@ class Keystore:
 
         Always read from the file, so that an erasure by another process counts at once.
         """
-        if not slots:
-            return []
+        return [self._answer(data) for data in self._raw(slots)] if slots else []
+
+    def any_erased(self, slots: Sequence[int]) -> bool:
+        """Whether the key of one of these slots was destroyed by now."""
+        return any(data[:8] == _ERASED for data in self._raw(slots))
+
+    def _raw(self, slots: Sequence[int]) -> list[bytes]:
         self._check_identity()
         low, high = min(slots), max(slots)
         with os_errors(self._path):
             if low < 0 or high >= self.slots:
                 # A changed database may name any number: where there is no slot there is no key.
                 known = range(self.slots)
-                found = [self._one(slot) if slot in known else b"" for slot in slots]
-            elif high - low <= 4 * len(slots) + 64:
+                return [self._one(slot) if slot in known else b"" for slot in slots]
+            if high - low <= 4 * len(slots) + 64:
                 run = self._file.read((high - low + 1) * SLOT_BYTES, _SLOTS_AT + low * SLOT_BYTES)
-                found = [run[(slot - low) * SLOT_BYTES : (slot - low + 1) * SLOT_BYTES] for slot in slots]
-            else:
-                found = [self._one(slot) for slot in slots]
-        return [self._answer(data) for data in found]
+                return [run[(slot - low) * SLOT_BYTES : (slot - low + 1) * SLOT_BYTES] for slot in slots]
+            return [self._one(slot) for slot in slots]
 
     def _one(self, slot: int) -> bytes:
         return self._file.read(SLOT_BYTES, _SLOTS_AT + slot * SLOT_BYTES)

@@ -42,7 +42,7 @@ from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.redaction import Redaction, Redactor
 from convlog_sqlite.session import Session
 from convlog_sqlite.store import copies, opening
-from convlog_sqlite.store.committing import OneAppend, Request
+from convlog_sqlite.store.committing import Fresh, OneAppend, Request
 from convlog_sqlite.store.erasing import Scope
 from convlog_sqlite.store.preparing import Prepared, foreign_digest, prepare
 from convlog_sqlite.store.reader import Reader, SessionSummary
@@ -364,8 +364,14 @@ class ConversationLog(Keeping, Tracing):
             for request in requests:
                 self._author = request.prepared[0].envelope["agent"]
         elif self._mirror is not None and self._mirror.enabled:
-            for session in sorted({request.session for request in requests}):
-                self._mirror.after_append(session)
+            written: dict[str, Fresh | None] = {}
+            for request in requests:
+                before, fresh = written.get(request.session), request.fresh()
+                if request.session in written:
+                    fresh = None if before is None else before.followed_by(fresh)
+                written[request.session] = fresh
+            for session in sorted(written):
+                self._mirror.after_append(session, written[session])
 
     def append_foreign(self, session: str, drafts: Sequence[tuple[str, Draft]]) -> int:
         """Record drafts under ids that `foreign_id` gave, all or none; how many were not there before.

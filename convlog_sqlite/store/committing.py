@@ -25,6 +25,7 @@ from convlog_sqlite.errors import (
     StoreIOError,
     UnknownReference,
 )
+from convlog_sqlite.events import Event
 from convlog_sqlite.instants import Clock
 from convlog_sqlite.keystore import Keystore
 from convlog_sqlite.store.names import Names
@@ -80,6 +81,33 @@ class Request:
         if self.error is not None:
             raise self.error
         return self.appended
+
+    def fresh(self) -> Fresh | None:
+        """What a committed append put behind the other events; None where some of it stood there before."""
+        batch, events = self.batch, [event for event, new in self.appended if new]
+        if batch is None or len(events) < len(self.appended) or not events:
+            return None
+        return Fresh(batch.seq - len(events) + 1, events, batch.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Committed events of one session as their append left them, in order from seq `first`."""
+
+    first: int
+    events: Sequence[Event]
+    slots: Sequence[int]
+
+    @property
+    def last(self) -> int:
+        """The seq of the last of them."""
+        return self.first + len(self.events) - 1
+
+    def followed_by(self, other: Fresh | None) -> Fresh | None:
+        """Both, if the one follows on the other."""
+        if other is None or other.first != self.last + 1:
+            return None
+        return Fresh(self.first, [*self.events, *other.events], [*self.slots, *other.slots])
 
 
 class Writer:

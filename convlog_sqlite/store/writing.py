@@ -169,7 +169,10 @@ class Context:
 
 
 class Batch:
-    """Drafts for one session. Made inside a write block; `flush` inserts the rows."""
+    """Drafts for one session. Made inside a write block; `flush` inserts the rows.
+
+    `slots` are those of the payloads of the events that were added.
+    """
 
     def __init__(
         self,
@@ -184,6 +187,7 @@ class Batch:
         self._numbers: dict[tuple[str | None, ...], tuple[int | None, ...]] = {}
         self._here: dict[bytes, tuple[int, int, int, int, bytes]] = {}  # what a _Reference is made of
         self._recorded: dict[bytes, int] = {}
+        self.slots: list[int] = []
         self._where = canonical.envelope_place(session.name, session.tenant)
         self._seq, self._chain = context.heads.sessions.get(session.number) or self._session_head()
         self._pos, self._store_chain = context.heads.store or self._store_head()
@@ -230,6 +234,11 @@ class Batch:
         return Appended(Event(envelope, Live(prepared.payload)), new=True)
 
     @property
+    def seq(self) -> int:
+        """The seq of the last event that was added."""
+        return self._seq
+
+    @property
     def pos(self) -> int:
         """The position of the last event that was added."""
         return self._pos
@@ -247,6 +256,7 @@ class Batch:
 
     def _seal(self, prepared: Prepared, event_id: bytes, envelope: bytes) -> None:
         slot, key = next(self._slots)
+        self.slots.append(slot)
         salt = os.urandom(sealing.SALT_BYTES)
         rows, payload, pos = self._rows, prepared.payload, self._pos
         store_id, session, seq = self._context.store_id, self._session, self._seq
