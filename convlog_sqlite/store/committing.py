@@ -31,7 +31,7 @@ from convlog_sqlite.keystore import Keystore
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.preparing import Prepared, prepare
 from convlog_sqlite.store.reading import Opener
-from convlog_sqlite.store.sessions import Sessions
+from convlog_sqlite.store.sessions import SessionRow, Sessions
 from convlog_sqlite.store.writing import Appended, Batch, Context
 
 HIGHEST_SLOT: Final = "SELECT coalesce(max(number), -1) FROM slot"
@@ -75,6 +75,8 @@ class Request:
     appended: list[Appended] = field(default_factory=list)
     error: BaseException | None = None
     batch: Batch | None = None
+    last: int = 0  # seq of its last event
+    used: Sequence[int] = ()  # slots of their payloads
 
     def outcome(self) -> list[Appended]:
         """What was recorded. Raises what refused it."""
@@ -84,10 +86,10 @@ class Request:
 
     def fresh(self) -> Fresh | None:
         """What a committed append put behind the other events; None where some of it stood there before."""
-        batch, events = self.batch, [event for event, new in self.appended if new]
-        if batch is None or len(events) < len(self.appended) or not events:
+        events = [event for event, new in self.appended if new]
+        if len(events) < len(self.appended) or not events:
             return None
-        return Fresh(batch.seq - len(events) + 1, events, batch.slots)
+        return Fresh(self.last - len(events) + 1, events, self.used)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ class Writer:
         """An append ready to be committed: its keys are durable."""
         self.database.check_open()  # in a forked child the keystore's lock may be held for ever
         wanted = len(prepared) + sum([len(item.blobs) for item in prepared])
-        if not self.sessions.is_known(session):
+        if not self.sessions.known(session):
             wanted += 1  # for its opening: it may turn out to be new inside the transaction
         try:
             slots = self.keystore.take(wanted, self._highest_slot)
@@ -173,9 +175,10 @@ class Writer:
         try:
             with self.database.write() as connection:
                 self._context.heads.refresh(connection)
-                record = self._record if len(requests) == 1 else self._record_apart
-                for request in requests:
-                    record(connection, request)
+                if len(requests) == 1:
+                    self._record(connection, requests[0])
+                else:
+                    self._record_all(connection, requests)
             committed = True
             self._settle(requests)
         except ConvlogError as error:
@@ -193,6 +196,29 @@ class Writer:
                     interrupted = StoreIOError(self.database.path, "interrupted before it was committed")
                     self._fail(requests, interrupted)
 
+    def _record_all(self, connection: Connection, requests: Sequence[Request]) -> None:
+        """Record several appends. Neighbours that nothing can refuse share a batch: their rows go in together."""
+        shared: Batch | None = None
+        for request in requests:
+            session = self._session_of_plain(request)
+            if shared is not None and session is not shared.session:
+                shared.flush()
+                shared = None
+            if session is None:
+                self._record_apart(connection, request)
+            else:
+                shared = shared or Batch(self._context, connection, session)
+                self._add(shared, request)
+        if shared is not None:
+            shared.flush()
+
+    def _session_of_plain(self, request: Request) -> SessionRow | None:
+        """The session of an append that nothing in the tables can refuse; None of one that must be looked at."""
+        session = self.sessions.known(request.session)
+        if session is None or (request.tenant is not None and session.tenant != request.tenant):
+            return None
+        return session if all(item.is_plain for item in request.prepared) else None
+
     def _record_apart(self, connection: Connection, request: Request) -> None:
         connection.execute(SAVEPOINT)
         try:
@@ -204,27 +230,32 @@ class Writer:
         connection.execute(RELEASE)
 
     def _record(self, connection: Connection, request: Request) -> None:
-        prepared = request.prepared
-        request.batch = batch = self._open(connection, request)
-        appended: list[Appended] = []
+        batch = self._open(connection, request)
+        self._add(batch, request)
+        batch.flush()
+
+    def _add(self, batch: Batch, request: Request) -> None:
+        prepared, appended, before = request.prepared, request.appended, len(batch.slots)
+        request.batch = batch
+        batch.use(request.slots)
         try:
             for item in prepared:
-                appended.append(batch.add(item))  # noqa: PERF401 how many there are says which was refused
+                appended.append(batch.add(item))
         except Refused as refused:
             raise (refused.at(len(appended)) if len(prepared) > 1 else refused) from None
-        batch.flush()
-        request.appended = appended
+        request.last, request.used = batch.seq, batch.slots[before:]
 
     def _open(self, connection: Connection, request: Request) -> Batch:
         row = self.sessions.find(connection, request.session)
         if row is not None:
             if request.tenant is not None and row.tenant != request.tenant:
                 raise UnknownReference("session", request.session)
-            return Batch(self._context, connection, row, request.slots)
+            return Batch(self._context, connection, row)
         fresh: dict[str, int] = {}
         tenant = None if request.tenant is None else self.names.intern(connection, request.tenant, fresh)
         row = self.sessions.insert(connection, request.session, request.tenant, tenant)
-        batch = Batch(self._context, connection, row, request.slots)
+        batch = Batch(self._context, connection, row)
+        batch.use(request.slots)
         opening = Draft(type="mutation", agent=request.prepared[0].envelope["agent"], kind="session-opened")
         batch.add(prepare(opening, self.keystore.pepper))
         return batch
@@ -236,7 +267,8 @@ class Writer:
         """
         slots = iter(self.keystore.take(1 + len(prepared.blobs), lambda: value(connection, HIGHEST_SLOT)))
         self._context.heads.refresh(connection)
-        batch = Batch(self._context, connection, self.sessions.require(connection, session), slots)
+        batch = Batch(self._context, connection, self.sessions.require(connection, session))
+        batch.use(slots)
         batch.add(prepared)
         batch.flush()
         return batch.pos
@@ -261,9 +293,12 @@ class Writer:
         self._context.heads.forget()
 
     def _settle(self, requests: Sequence[Request]) -> None:
+        batch: Batch | None = None
         for request in requests:
             if request.error is None and request.batch is not None:
-                request.batch.committed()
+                if request.batch is not batch:
+                    batch = request.batch
+                    batch.committed()
                 self.keystore.give_back(list(request.slots))
             request.settled = True
 

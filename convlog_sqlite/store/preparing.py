@@ -89,6 +89,12 @@ class Prepared:
         keys = self.envelope
         return "state_key" in keys or "effect" in keys or keys.get("performative") in ACCEPTANCES
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing that stands in the log can refuse it: it names no other event, and no rule looks at it."""
+        is_own = self.idempotency_key is None and self.event_id is None and not self.blobs
+        return is_own and not self.described.refers and not self.is_ruled
+
 
 class _Shape(NamedTuple):
     """What was made of a draft but for its content and parent, and the key that the content stands under."""

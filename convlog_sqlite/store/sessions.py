@@ -65,9 +65,9 @@ class Sessions:
         number: int = value(connection, INSERT_SESSION, (name, name.casefold(), tenant_number))
         return SessionRow(number, name, tenant, 0)
 
-    def is_known(self, name: str) -> bool:
-        """Whether a session is remembered: then it exists."""
-        return name in self._rows
+    def known(self, name: str) -> SessionRow | None:
+        """The session `name`, if it is remembered."""
+        return self._rows.get(name)
 
     def remember(self, row: SessionRow) -> None:
         """Keep a row that is committed: a transaction that reads its own rows may yet be rolled back."""

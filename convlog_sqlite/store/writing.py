@@ -174,14 +174,9 @@ class Batch:
     `slots` are those of the payloads of the events that were added.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        connection: Connection,
-        session: SessionRow,
-        slots: Iterator[tuple[int, bytes]],
-    ) -> None:
-        self._context, self._connection, self._session, self._slots = context, connection, session, slots
+    def __init__(self, context: Context, connection: Connection, session: SessionRow) -> None:
+        self._context, self._connection, self.session = context, connection, session
+        self._slots: Iterator[tuple[int, bytes]] = iter(())
         self._rows = _Rows()
         self._fresh_names: dict[str, int] = {}
         self._numbers: dict[tuple[str | None, ...], tuple[int | None, ...]] = {}
@@ -193,13 +188,17 @@ class Batch:
         self._pos, self._store_chain = context.heads.store or self._store_head()
 
     def _session_head(self) -> tuple[int, bytes]:
-        rows: list[tuple[int, bytes]] = fetch(self._connection, SELECT_SESSION_HEAD, (self._session.number,))
-        start = canonical.origin(self._context.store_id, self._session.name)
-        return rows[0] if rows else (self._session.base, start)
+        rows: list[tuple[int, bytes]] = fetch(self._connection, SELECT_SESSION_HEAD, (self.session.number,))
+        start = canonical.origin(self._context.store_id, self.session.name)
+        return rows[0] if rows else (self.session.base, start)
 
     def _store_head(self) -> tuple[int, bytes]:
         rows: list[tuple[int, bytes]] = fetch(self._connection, SELECT_STORE_HEAD)
         return rows[0] if rows else (0, canonical.origin(self._context.store_id))
+
+    def use(self, slots: Iterator[tuple[int, bytes]]) -> None:
+        """Seal what is added from now on under these keys."""
+        self._slots = slots
 
     def add(self, prepared: Prepared) -> Appended:
         """Record one draft. Raises Refused before anything of it is kept."""
@@ -230,7 +229,7 @@ class Batch:
         if digest is not None:
             self._rows.idempotency.append((digest, self._pos))
             self._recorded[digest] = self._pos
-        self._here[event_id] = (self._pos, self._session.number, self._seq, prepared.type, envelope)
+        self._here[event_id] = (self._pos, self.session.number, self._seq, prepared.type, envelope)
         return Appended(Event(envelope, Live(prepared.payload)), new=True)
 
     @property
@@ -246,20 +245,20 @@ class Batch:
     def flush(self) -> None:
         """Insert the rows so far. The ids of new names count once the transaction committed: see `committed`."""
         self._rows.insert(self._connection)
-        self._context.heads.sessions[self._session.number] = self._seq, self._chain
+        self._context.heads.sessions[self.session.number] = self._seq, self._chain
         self._context.heads.store = self._pos, self._store_chain
 
     def committed(self) -> None:
         """The transaction committed: remember what it made."""
         self._context.names.remember(self._fresh_names, self._numbers)
-        self._context.sessions.remember(self._session)
+        self._context.sessions.remember(self.session)
 
     def _seal(self, prepared: Prepared, event_id: bytes, envelope: bytes) -> None:
         slot, key = next(self._slots)
         self.slots.append(slot)
         salt = os.urandom(sealing.SALT_BYTES)
         rows, payload, pos = self._rows, prepared.payload, self._pos
-        store_id, session, seq = self._context.store_id, self._session, self._seq
+        store_id, session, seq = self._context.store_id, self.session, self._seq
         bound_to = sealing.place(store_id, event_id, session.name, seq, slot, 0)
         cipher = self._context.keystore.cipher(slot, key)
         rows.payload.append((pos, slot, sealing.seal(cipher, payload, bound_to, salt)))
@@ -281,10 +280,10 @@ class Batch:
         """Where the next event will stand, for the rules: they look at what stands in the tables."""
         self.flush()
         place = self._pos + 1, self._seq + 1, event_id, microseconds
-        return rules.Place(self._connection, self._session, *place, self._intern)
+        return rules.Place(self._connection, self.session, *place, self._intern)
 
     def _index(self, event_type: int, said: Described, refers: _Resolved, microseconds: int) -> None:
-        rows, session, seq = self._rows, self._session.number, self._seq
+        rows, session, seq = self._rows, self.session.number, self._seq
         known, intern = self._context.names.known, self._intern
         numbers = self._context.names.together.get(said.names) or self._numbers.get(said.names)
         if numbers is None:
@@ -340,7 +339,7 @@ class Batch:
         call_id = keys["call_id"]
         if call.type != _TOOL_CALL:
             raise PairingError(call_id, "is not a tool_call")
-        if call.session != self._session.number:
+        if call.session != self.session.number:
             raise PairingError(call_id, "belongs to another session")
         open_here = self._rows.open_call.pop(call.seq, None)
         if open_here is None and not fetch(self._connection, DELETE_OPEN, (call.session, call.seq)):
@@ -354,9 +353,9 @@ class Batch:
 
     def _require_here(self, pointer: str, event_id: str) -> _Reference:
         found = self._require(pointer, event_id)
-        if found.session != self._session.number and not any(
+        if found.session != self.session.number and not any(
             found.session == session and found.seq <= upto
-            for session, upto in line_of(self._connection, self._session)
+            for session, upto in line_of(self._connection, self.session)
         ):
             raise InvalidEvent(f"/{pointer}", f"{event_id} is an event of another session")
         return found
@@ -376,7 +375,7 @@ class Batch:
         digest = sealing.keyed_digest(
             self._context.keystore.pepper,
             "convlog/idempotency/1",
-            self._session.name,
+            self.session.name,
             prepared.idempotency_key,
         )
         return digest[:16]
@@ -401,7 +400,7 @@ class Batch:
         if not rows:
             raise StoreCorrupt("idempotency", f"it names position {pos}, where nothing stands")
         row = rows[0]
-        payload, salt = self._context.opener.payload_and_salt(self._session.name, row[:5])
+        payload, salt = self._context.opener.payload_and_salt(self.session.name, row[:5])
         first = Event(row[2], payload)
         same = _says_the_same(prepared, first.envelope)
         # What is erased or unreadable cannot be compared: the key outlives the content.
