@@ -1,7 +1,8 @@
 """Group commit: appends that wait together share one durable transaction.
 
 Whoever comes first leads: it takes the write lock, and commits what it finds waiting, its own among it,
-while the next ones queue up behind. A sync serves them all. Each append has a savepoint of its own, so
+while the next ones queue up behind. A sync serves them all. When its own are settled, the first of those who
+wait leads, and is woken for it; the others are woken when theirs are settled, and not before. Each append has a savepoint of its own, so
 that one that is refused takes no seq and harms no other.
 """
 
@@ -13,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from convlog_sqlite.database import Connection, Database, value
@@ -39,6 +41,7 @@ SAVEPOINT: Final = "SAVEPOINT append"
 ROLLBACK_TO: Final = "ROLLBACK TO append"
 RELEASE: Final = "RELEASE append"
 
+_LOOK_SECONDS: Final = 1.0  # should a leader be interrupted before it can name the next one
 _MOST_DRAFTS: Final = 1000  # in one transaction, unless a single append has more
 
 
@@ -76,6 +79,8 @@ class Request:
     error: BaseException | None = None
     batch: Batch | None = None
     last: int = 0  # seq of its last event
+    together: Sequence[Request] = ()  # those that were handed over with it
+    turn: SimpleQueue[None] | None = None  # something in it wakes who waits for this request
     used: Sequence[int] = ()  # slots of their payloads
 
     def outcome(self) -> list[Appended]:
@@ -120,7 +125,9 @@ class Writer:
         self.names, self.sessions, self.opener = Names(), Sessions(), Opener(keystore, store_id)
         self._context = Context(store_id, keystore, clock, self.names, self.sessions, self.opener)
         self._waiting: deque[Request] = deque()
-        self._leading = threading.Lock()
+        self._changing = threading.Lock()  # who waits and who leads
+        self._leader: Sequence[Request] | None = None  # those whose thread commits
+        self._leading = threading.Lock()  # held for each commit
 
     def append(self, session: str, tenant: str | None, prepared: Sequence[Prepared]) -> list[Appended]:
         """Record drafts, all or none; the session is opened if it is new.
@@ -135,18 +142,51 @@ class Writer:
     def settle(self, requests: Sequence[Request]) -> None:
         """Commit requests, with whatever else waits. Returns when each has its outcome."""
         try:
-            self._waiting.extend(requests)  # inside: an interrupt may come when they are in the queue
-            with self._leading:
-                for request in requests:
-                    while not request.settled:
+            self._join(requests)
+            for request in requests:
+                while not request.settled:
+                    if self._leader is not requests:
+                        self._wait(requests, request)
+                        continue
+                    with self._leading:
                         self._commit(self._together())
-        except (
-            BaseException
-        ):  # interrupted before its turn: what waits is not to be written by a later append
+        except BaseException:
+            # Interrupted before its turn: what waits is not to be written by a later append.
             for request in requests:
                 with contextlib.suppress(ValueError):
                     self._waiting.remove(request)
             raise
+        finally:
+            if self._leader is requests:
+                self._resign()
+
+    def _join(self, requests: Sequence[Request]) -> None:
+        with self._changing:
+            turn = None if self._leader is None else SimpleQueue[None]()
+            for request in requests:
+                request.together, request.turn = requests, turn
+            self._waiting.extend(requests)
+            if turn is None:
+                self._leader = requests
+
+    def _wait(self, requests: Sequence[Request], request: Request) -> None:
+        """Until the request is settled, or it is for its thread to lead."""
+        if request.turn is None:  # it led, and another took its place
+            request.turn = SimpleQueue()
+        with contextlib.suppress(Empty):
+            return request.turn.get(timeout=_LOOK_SECONDS)
+        # Nobody commits: then the leader is gone. Whoever notices leads; commits exclude each other in any case.
+        if self._leading.acquire(blocking=False):
+            self._leading.release()
+            self._leader = requests
+        return None
+
+    def _resign(self) -> None:
+        with self._changing:
+            heir = self._waiting[0] if self._waiting else None
+            self._leader = None if heir is None else heir.together
+            if heir is not None and heir.turn is not None:
+                heir.turn.put(None)
 
     def request(self, session: str, tenant: str | None, prepared: Sequence[Prepared]) -> Request:
         """An append ready to be committed: its keys are durable."""
@@ -301,12 +341,16 @@ class Writer:
                     batch.committed()
                 self.keystore.give_back(list(request.slots))
             request.settled = True
+            if request.turn is not None:
+                request.turn.put(None)
 
     def _fail(self, requests: Sequence[Request], error: ConvlogError) -> None:
         self._context.heads.forget()
         for request in requests:
             request.error = request.error or error
             request.settled = True
+            if request.turn is not None:
+                request.turn.put(None)
 
     def _highest_slot(self) -> int:
         with self.database.read() as connection:
