@@ -54,7 +54,7 @@ def seal(key: bytes | Cipher, content: bytes, bound_to: bytes, salt: bytes) -> b
 
 def unseal(key: bytes, box: bytes, bound_to: bytes) -> tuple[bytes, bytes]:
     """The (salt, content) of a box. Raises SealBroken."""
-    if len(box) < _OVERHEAD or box[:1] != _ALGORITHM:
+    if len(box) < _OVERHEAD or not box.startswith(_ALGORITHM):
         raise SealBroken
     try:
         opened = Cipher(key).decrypt(box[1:13], box[13:], bound_to)
