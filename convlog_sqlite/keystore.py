@@ -254,7 +254,6 @@ class Keystore:
         if store_id is not None and self.header.store_id != store_id:
             file.close()
             raise KeystoreUnusable(path, "the keystore belongs to another store")
-        self._generation = _GENERATION.pack(self.header.store_id, self.header.generation)
         self._master = None if self.header.kept else self.header.master[: sealing.KEY_BYTES]
         self._pepper = None if self._master is None else sealing.unwrap(self._master, self.header.pepper)
 
@@ -295,7 +294,8 @@ class Keystore:
         if self._closed:
             raise StoreClosed(self._path)
         try:
-            is_ours = self._file.is_still(self._generation, _GENERATIONS_AT)
+            expected = _GENERATION.pack(self.header.store_id, self.header.generation)
+            is_ours = self._file.is_still(expected, _GENERATIONS_AT)
         except OSError:
             with os_errors(self._path):
                 raise

@@ -149,7 +149,8 @@ class Writer:
                         self._wait(requests, request)
                         continue
                     with self._leading:
-                        self._commit(self._together())
+                        if not request.settled:
+                            self._commit(self._together())
         except BaseException:
             # Interrupted before its turn: what waits is not to be written by a later append.
             for request in requests:
