@@ -6,7 +6,6 @@ import threading
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from convlog_sqlite.drafts import Draft
@@ -14,6 +13,7 @@ from convlog_sqlite.errors import InvalidEvent, Refused, StoreReadOnly
 from convlog_sqlite.instants import derived_event_id, id_bytes, id_text
 from convlog_sqlite.scrubbing import Scrubber, check_session
 from convlog_sqlite.store import opening
+from convlog_sqlite.store.committing import OneAppend
 from convlog_sqlite.store.preparing import Prepared, foreign_digest, prepare
 from convlog_sqlite.store.writing import Appended
 from convlog_sqlite.vocabulary import STORE_SESSION
@@ -26,6 +26,7 @@ class Accepting:
     _store: opening.Store
     _scrubber: Scrubber | None
     _author: str | None
+    _one_append: OneAppend
 
     def _accept(self, scrubber: Scrubber | None) -> None:
         self._scrubber = scrubber
@@ -39,8 +40,6 @@ class Accepting:
         with self._counting:
             return dict(sorted(self._scrubbed.items()))
 
-    @abstractmethod
-    def _one_append(self) -> AbstractContextManager[None]: ...
     @abstractmethod
     def _finish_noticed(self) -> None: ...
 
@@ -57,7 +56,7 @@ class Accepting:
         `scrubber` scrubs them where the log itself does not; `found` takes up how many secrets of each kind gave way
         in what was recorded. The mirror is brought up to date by the caller, once an import is through.
         """
-        with self._one_append():
+        with self._one_append:
             prepared = self._prepare(session, drafts, scrubber)
             appended = self._store.writer.append(session, None, prepared)
             self._finish_noticed()

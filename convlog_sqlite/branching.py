@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from convlog_sqlite.errors import InvalidEvent, StoreReadOnly, UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.store import comparing, opening
+from convlog_sqlite.store.committing import OneAppend
 from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.preparing import prepare
 from convlog_sqlite.store.reader import Reader
@@ -57,9 +57,7 @@ class Branching:
     reader: Reader
     _store: opening.Store
     _mirror: Mirror | None
-
-    @abstractmethod
-    def _one_append(self) -> AbstractContextManager[None]: ...
+    _one_append: OneAppend
 
     @abstractmethod
     def _only_author(self, drafts: Any) -> str: ...
@@ -77,7 +75,7 @@ class Branching:
         seq = self.reader.head(session) if at is None else self.reader.place(session, at)
         if seq == 0:
             raise UnknownReference("at", str(at))
-        with self._one_append():
+        with self._one_append:
             event = self._store.writer.record_fork(session, new_id, seq, self._opening(session, seq, agent))
         if self._mirror is not None and self._mirror.enabled:
             self._mirror.after_append(new_id)

@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Final
 
 import apsw
@@ -34,6 +34,7 @@ from convlog_sqlite.errors import (
     StoreIOError,
     StoreReadOnly,
     StoreReplaced,
+    Translating,
     UnsupportedPlatform,
 )
 from convlog_sqlite.gate import WriterGate
@@ -78,15 +79,15 @@ def check_sqlite() -> None:
         raise UnsupportedPlatform(f"SQLite {SQLITE_VERSION}")
 
 
-@contextmanager
-def translated(path: str) -> Iterator[None]:
+class translated(Translating):  # noqa: N801 a block, and read as one
     """Turn an apsw error inside the block into ours. What is not in the table is a defect and passes."""
-    try:
-        yield
-    except apsw.Error as error:
-        kind = _TRANSLATIONS.get(type(error))
+
+    __slots__ = ()
+
+    def _translation(self, error: BaseException) -> StoreError | None:
+        kind = _TRANSLATIONS.get(type(error)) if isinstance(error, apsw.Error) else None
         if kind is None:
-            raise
+            return None
         rule = None
         if isinstance(error, apsw.CantOpenError):
             rule = "cannot be opened: even to be read, a database in WAL mode needs to write beside itself"
@@ -95,9 +96,9 @@ def translated(path: str) -> Iterator[None]:
         if kind is StoreIOError:
             number = getattr(error, "system_errno", 0) or 0
             if number in _FULL_ERRNO:
-                raise StoreFull(path) from error
+                return StoreFull(self._path)
             rule = f"{StoreIOError.rule}: {os.strerror(number)}" if number else None
-        raise kind(path, rule) from error
+        return kind(self._path, rule)
 
 
 def connect(
@@ -182,10 +183,14 @@ class Database:
             self._identity = _identity(self.path)
         return connection
 
-    def check_usable(self) -> None:
-        """Raise StoreClosed, ForkedHandle or StoreReplaced when nothing can be done with this handle any more."""
+    def check_open(self) -> None:
+        """Raise StoreClosed or ForkedHandle. Asks the system nothing."""
         if self._refusal is not None:
             raise self._refusal(self.path)
+
+    def check_usable(self) -> None:
+        """Raise StoreClosed, ForkedHandle or StoreReplaced when nothing can be done with this handle any more."""
+        self.check_open()
         # Asked at every block (2 µs): what would be written to a file that has no name any more is lost.
         if self._identity is not None and self._identity != _identity(self.path):
             raise StoreReplaced(self.path)
@@ -223,34 +228,27 @@ class Database:
         SQLITE_BUSY_SNAPSHOT, and no waiting helps it. When the block returned, the commit is durable at
         the handle's durability.
         """
-        with self._writing, translated(self.path), self._gated():
-            if self.read_only:
-                raise StoreReadOnly(self.path, "this handle was opened read-only")
-            connection = self._write_connection()
-            committing = False
-            try:
-                connection.execute(BEGIN_WRITE)  # inside: an interrupt may come when it has begun
-                yield connection
-                committing = True
-                connection.execute(COMMIT)
-            except BaseException as error:
-                if isinstance(error, apsw.IOError):
-                    error.__dict__["system_errno"] = connection.system_errno  # the rollback may overwrite it
-                # SQLite has already rolled back after some errors (a full disk, a failed write).
-                if connection.in_transaction:
-                    connection.execute(ROLLBACK)
-                elif committing and not isinstance(error, apsw.Error):
-                    error.__dict__["committed"] = True  # interrupted behind a commit that went well
-                raise
-
-    @contextmanager
-    def _gated(self) -> Iterator[None]:
-        self.check_usable()  # first: the gate of a closed or forked handle is closed too
-        if self._gate is None:
-            yield
-            return
-        with self._gate.held(BUSY_SECONDS):
-            yield
+        with self._writing, translated(self.path):
+            self.check_usable()  # first: the gate of a closed or forked handle is closed too
+            with self._gate.held(BUSY_SECONDS) if self._gate is not None else nullcontext():
+                if self.read_only:
+                    raise StoreReadOnly(self.path, "this handle was opened read-only")
+                connection = self._write_connection()
+                committing = False
+                try:
+                    connection.execute(BEGIN_WRITE)  # inside: an interrupt may come when it has begun
+                    yield connection
+                    committing = True
+                    connection.execute(COMMIT)
+                except BaseException as error:
+                    if isinstance(error, apsw.IOError):  # before the rollback: it may overwrite it
+                        error.__dict__["system_errno"] = connection.system_errno
+                    # SQLite has already rolled back after some errors (a full disk, a failed write).
+                    if connection.in_transaction:
+                        connection.execute(ROLLBACK)
+                    elif committing and not isinstance(error, apsw.Error):
+                        error.__dict__["committed"] = True  # interrupted behind a commit that went well
+                    raise
 
     def create_schema(self, fill: Callable[[Connection], None]) -> None:
         """Give an in-memory database its tables."""

@@ -10,7 +10,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, Self
@@ -164,6 +164,7 @@ _TYPE_KEYS: Final[dict[str, tuple[tuple[str, ...], frozenset[str]]]] = {
     "mutation": (("kind",), frozenset({"kind", "state_key", "value", "expect"})),
 }
 _TYPED_KEYS: Final = frozenset().union(*(own for _, own in _TYPE_KEYS.values()))
+_STRANGE_KEYS: Final = {kind: _TYPED_KEYS - own for kind, (_, own) in _TYPE_KEYS.items()}
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _SESSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", re.ASCII)
@@ -317,15 +318,14 @@ def _effect(value: Any, pointer: str) -> None:
         _event_id(value.get("id"), f"{pointer}/id")
     if (state == "compensated") != ("outcome" in value):
         raise InvalidEvent(f"{pointer}/outcome", "belongs to a compensated effect, which needs it")
-    if "outcome" in value and value["outcome"] not in EFFECT_OUTCOMES:
+    if value.get("outcome", EFFECT_OUTCOMES[0]) not in EFFECT_OUTCOMES:
         raise InvalidEvent(f"{pointer}/outcome", "must be one of " + ", ".join(EFFECT_OUTCOMES))
 
 
 def _expect(value: Any, pointer: str) -> None:
     if value is None:
         return
-    ids = [value] if isinstance(value, str) else value
-    if not isinstance(ids, Sequence):
+    if not isinstance(ids := [value] if isinstance(value, str) else value, Sequence):
         raise InvalidEvent(pointer, "must be an event id, a list of them, or null")
     for number, item in enumerate(ids):
         _event_id(item, pointer if isinstance(value, str) else f"{pointer}/{number}")
@@ -375,14 +375,17 @@ _CHECKS: Final[dict[str, Callable[[Any, str], None]]] = {
 
 
 _VALUES: Final = attrgetter(*_CHECKS)  # all in one call: an append looks at every key
+_FIELDS: Final = {key.name: key.default for key in fields(Draft)}
+_DEFAULTS: Final = tuple(ABSENT if _FIELDS[key] is MISSING else _FIELDS[key] for key in _CHECKS)
 
 
 def given(draft: Draft) -> dict[str, Any]:
     """The keys of `draft` that were given, without `type`, in the order of the envelope and payload."""
     return {
         key: value
-        for key, value in zip(_CHECKS, _VALUES(draft), strict=True)
-        if value is not ABSENT
+        for key, value, default in zip(_CHECKS, _VALUES(draft), _DEFAULTS, strict=True)
+        if value is not default
+        and value is not ABSENT
         and (value is not None or key in _NULLABLE_KEYS)
         and not (key in _LIST_KEYS and value in _EMPTY)
     }
@@ -395,18 +398,17 @@ def validate(draft: Draft) -> dict[str, Any]:
     """
     if not isinstance(draft, Draft):
         raise InvalidEvent("", "a Draft; Draft.from_dict makes one of a dict")
-    rules = _TYPE_KEYS.get(draft.type) if type(draft.type) is str else None
-    if rules is None:
+    strange = _STRANGE_KEYS.get(draft.type) if type(draft.type) is str else None
+    if strange is None:
         raise InvalidEvent("/type", "must be one of " + ", ".join(TYPES))
-    needed, own = rules
     keys = given(draft)
     if "agent" not in keys:
         raise InvalidEvent("/agent", "needed")
     for key, value in keys.items():
-        if key in _TYPED_KEYS and key not in own:
+        if key in strange:
             raise InvalidEvent(f"/{key}", f"does not belong to a {draft.type}")
         _CHECKS[key](value, f"/{key}")
-    for key in needed:
+    for key in _TYPE_KEYS[draft.type][0]:
         if key not in keys:
             raise InvalidEvent(f"/{key}", f"a {draft.type} needs it")
     if draft.type == "message" and "body" not in keys and "attachments" not in keys:
@@ -432,6 +434,11 @@ def check_session_id(value: Any) -> None:
 def is_event_id(text: str) -> bool:
     """Whether `text` is the text form of an event id."""
     return _EVENT_ID.fullmatch(text) is not None
+
+
+def check_key(key: str, value: Any) -> None:
+    """Hold the value of one key to its rule."""
+    _CHECKS[key](value, f"/{key}")
 
 
 def check_name(value: Any, pointer: str) -> None:

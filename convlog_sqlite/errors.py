@@ -63,8 +63,7 @@ Errors are told apart by class and attributes, never by text. `str(error)` is on
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -553,12 +552,33 @@ _BY_ERRNO: dict[int, type[StoreError]] = {
 }
 
 
-@contextmanager
-def os_errors(path: str | Path) -> Iterator[None]:
+class Translating:
+    """A block that names foreign errors as ours. A class and no generator: an append enters several."""
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        found = None if error is None else self._translation(error)
+        if found is not None:
+            raise found from error
+
+    def _translation(self, error: BaseException) -> StoreError | None:
+        raise NotImplementedError
+
+
+class os_errors(Translating):  # noqa: N801 a block, and read as one
     """Turn an OSError inside the block into the StoreError that `_BY_ERRNO` names for it."""
-    try:
-        yield
-    except OSError as error:
+
+    __slots__ = ()
+
+    def _translation(self, error: BaseException) -> StoreError | None:
+        if not isinstance(error, OSError):
+            return None
         kind = _BY_ERRNO.get(error.errno or 0, StoreIOError)
         rule = None if kind is not StoreIOError else (error.strerror or str(error))
-        raise kind(error.filename or path, rule) from error
+        return kind(error.filename or self._path, rule)

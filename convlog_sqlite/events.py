@@ -93,18 +93,23 @@ class EnvelopeKey(Generic[Value]):
     def __get__(self, event: Event | None, owner: type) -> Value | Self:
         if event is None:
             return self
-        found: Value = self._keys(event).get(self._name, self._default)
+        parsed = event._envelope  # noqa: SLF001 parsed already, but the first time
+        found: Value = (event.envelope if parsed is None else parsed).get(self._name, self._default)
         return found
-
-    def _keys(self, event: Event) -> dict[str, Any]:
-        return event.envelope
 
 
 class PayloadKey(EnvelopeKey[Value]):
     """One payload key as a read-only attribute; `default` when absent or when the payload is unreadable."""
 
-    def _keys(self, event: Event) -> dict[str, Any]:
-        return event.content
+    @overload
+    def __get__(self, event: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, event: Event, owner: type) -> Value: ...
+    def __get__(self, event: Event | None, owner: type) -> Value | Self:
+        if event is None:
+            return self
+        found: Value = event.content.get(self._name, self._default)
+        return found
 
 
 _NO_LIST: Final[Sequence[Any]] = ()
@@ -128,10 +133,10 @@ class Event:
     _content: dict[str, Any] | None
 
     def __init__(self, envelope_bytes: bytes, payload: Payload) -> None:
-        object.__setattr__(self, "envelope_bytes", envelope_bytes)
-        object.__setattr__(self, "payload", payload)
-        object.__setattr__(self, "_envelope", None)
-        object.__setattr__(self, "_content", None)
+        _SET_BYTES(self, envelope_bytes)
+        _SET_PAYLOAD(self, payload)
+        _SET_ENVELOPE(self, None)
+        _SET_CONTENT(self, None)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"an event is never changed: {name}")
@@ -190,7 +195,7 @@ class Event:
                 parsed = None
             if not isinstance(parsed, dict):
                 raise StoreCorrupt("envelope", "the envelope is not what was recorded; run `convlog verify`")
-            object.__setattr__(self, "_envelope", parsed)
+            _SET_ENVELOPE(self, parsed)
         return parsed
 
     @property
@@ -199,7 +204,7 @@ class Event:
         parsed = self._content
         if parsed is None:
             parsed = strictjson.load(self.payload.data) if isinstance(self.payload, Live) else {}
-            object.__setattr__(self, "_content", parsed)
+            _SET_CONTENT(self, parsed)
         return parsed
 
     @property
@@ -250,6 +255,12 @@ class Event:
 
     def __repr__(self) -> str:
         return f"<event {self.session} {self.seq} {self.type} by {self.agent}, {self.answer}>"
+
+
+# What an event is made with: by its slots, since it refuses to be changed by name.
+_SET_BYTES, _SET_PAYLOAD, _SET_ENVELOPE, _SET_CONTENT = (
+    Event.__dict__[slot].__set__ for slot in ("envelope_bytes", "payload", "_envelope", "_content")
+)
 
 
 def canonical_line(envelope: bytes, payload: Payload) -> bytes:

@@ -15,8 +15,6 @@ from __future__ import annotations
 import os
 import struct
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -35,23 +33,32 @@ class WriterGate:
         self._turnstile = FileLock(path.parent, directory=True)
         self._gate = FileLock(path)
 
-    @contextmanager
-    def held(self, seconds: float) -> Iterator[None]:
+    def held(self, seconds: float) -> Turn:
         """Hold the gate for the block. Raises StoreBusy, naming the holder, after waiting `seconds`."""
+        return Turn(self, seconds)
+
+    def acquire(self, seconds: float) -> None:
+        """What the block does when it begins."""
         deadline = time.monotonic() + seconds
         acquired = False
         try:
+            self._turnstile.acquire(seconds)
             try:
-                with self._turnstile.held(seconds):
-                    self._gate.acquire(max(0.0, deadline - time.monotonic()))
-                    acquired = True  # an interrupt may come while the turnstile is let go
-            except StoreBusy:
-                raise self._busy() from None
+                self._gate.acquire(max(0.0, deadline - time.monotonic()))
+                acquired = True  # an interrupt may come while the turnstile is let go
+            finally:
+                self._turnstile.release()
             self._gate.write(_HOLDER.pack(os.getpid(), time.time_ns()))
-            yield
-        finally:
+        except BaseException as error:
             if acquired:
                 self._gate.release()
+            if isinstance(error, StoreBusy):
+                raise self._busy() from None
+            raise
+
+    def release(self) -> None:
+        """What the block does when it ends."""
+        self._gate.release()
 
     def holder(self) -> tuple[int, float] | None:
         """(process id, seconds) of the writer that last went through the gate, or None."""
@@ -73,3 +80,18 @@ class WriterGate:
         """Give both descriptors back. Safe to call twice."""
         self._gate.close()
         self._turnstile.close()
+
+
+class Turn:
+    """A block in which a writer has the gate."""
+
+    __slots__ = ("_gate", "_seconds")
+
+    def __init__(self, gate: WriterGate, seconds: float) -> None:
+        self._gate, self._seconds = gate, seconds
+
+    def __enter__(self) -> None:
+        self._gate.acquire(self._seconds)
+
+    def __exit__(self, *_error: object) -> None:
+        self._gate.release()

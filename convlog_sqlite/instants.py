@@ -14,6 +14,8 @@ from functools import lru_cache
 Clock = Callable[[], int]
 """Gives nanoseconds since the Unix epoch."""
 
+_VERSION_7 = 0x7 << 76 | 0b10 << 62  # version and variant
+_RANDOM_BITS = 0xFFF << 64 | (1 << 62) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 system_clock: Clock = time.time_ns
@@ -44,10 +46,8 @@ def to_microseconds(instant: str) -> int:
 def new_event_id(nanoseconds: int) -> bytes:
     """A UUID of version 7 (RFC 9562, section 5.7): 48 bits of Unix milliseconds, then random bits."""
     milliseconds = (nanoseconds // 1_000_000) & 0xFFFF_FFFF_FFFF
-    data = bytearray(milliseconds.to_bytes(6, "big") + os.urandom(10))
-    data[6] = data[6] & 0x0F | 0x70
-    data[8] = data[8] & 0x3F | 0x80
-    return bytes(data)
+    random = int.from_bytes(os.urandom(10), "big") & _RANDOM_BITS
+    return (milliseconds << 80 | random | _VERSION_7).to_bytes(16, "big")
 
 
 def derived_event_id(digest: bytes) -> bytes:

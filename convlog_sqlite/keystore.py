@@ -19,30 +19,26 @@ at the next access; "no key here" is never taken for "erased".
 
 from __future__ import annotations
 
-import fcntl
+import itertools
 import os
 import struct
 import threading
-import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from convlog_sqlite import sealing
 from convlog_sqlite.errors import (
     KeystoreDamaged,
     KeystoreForeign,
     KeystoreLocked,
-    KeystoreMissing,
     KeystoreReplaced,
     KeystoreTruncated,
     KeystoreUnusable,
-    StoreBusy,
     StoreClosed,
     StoreIOError,
-    StoreReadOnly,
     WrongKey,
     os_errors,
 )
@@ -51,114 +47,21 @@ from convlog_sqlite.filesystem import PRIVATE_FILE, sync, sync_directory, write_
 from convlog_sqlite.header import COPY_BYTES, GENERATION, Header, is_of_newer_format
 from convlog_sqlite.instants import from_milliseconds
 from convlog_sqlite.kek import PASSPHRASE, UNWRAPPED, KeySource, Wrapping
+from convlog_sqlite.slotfile import DiskFile, MemoryFile, SlotFile
 from convlog_sqlite.vocabulary import REASON_NAMES
 
 _ERASURE: Final = struct.Struct(">8s16sQH6x")
 _ERASED: Final = b"\xffERASED\xff"
+_GENERATIONS_AT: Final = (16, COPY_BYTES + 16)  # one for each copy of the header
 SLOTS_AT: Final = 2 * COPY_BYTES
 SLOT_BYTES: Final = 40
 MAX_SLOTS: Final = 1 << 47  # chunk ids are slot * 65536
 _LAST_INSTANT: Final = 253_402_300_799_999  # the end of year 9999, where datetime ends
-_LOCK_SECONDS: Final = 10.0  # held for one write and one sync
 _FIRST_LEASE: Final = 2  # a process that appends once, to a session that may be new
 _LARGEST_LEASE: Final = 4096
+_CIPHERS_AHEAD: Final = 16
 
 SlotAnswer = bytes | Erased | Locked | Lost
-
-
-class SlotFile(Protocol):
-    """Where the bytes of a keystore live."""
-
-    def read(self, count: int, offset: int) -> bytes: ...
-    def write(self, data: bytes, offset: int) -> None: ...
-    def size(self) -> int: ...
-    def sync(self) -> None: ...
-    def lock(self) -> None: ...
-    def unlock(self) -> None: ...
-    def replaced(self) -> bool: ...
-    def close(self) -> None: ...
-
-
-class DiskFile:
-    """The keystore on disk."""
-
-    def __init__(self, path: Path, *, writable: bool) -> None:
-        self._name = os.fspath(path)
-        try:
-            self._descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
-        except FileNotFoundError:
-            raise KeystoreMissing(path) from None
-        except PermissionError:
-            raise StoreReadOnly(path) from None
-        except OSError as error:
-            raise KeystoreUnusable(path, error.strerror) from error
-        found = os.fstat(self._descriptor)
-        self._identity = (found.st_dev, found.st_ino)
-
-    def read(self, count: int, offset: int) -> bytes:
-        return os.pread(self._descriptor, count, offset)
-
-    def write(self, data: bytes, offset: int) -> None:
-        view, at = memoryview(data), offset
-        while view:
-            done = os.pwrite(self._descriptor, view, at)
-            view, at = view[done:], at + done
-
-    def size(self) -> int:
-        return os.fstat(self._descriptor).st_size
-
-    def sync(self) -> None:
-        sync(self._descriptor)
-
-    def lock(self) -> None:
-        deadline = time.monotonic() + _LOCK_SECONDS
-        while True:
-            try:
-                return fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise StoreBusy(self._name, "another process holds the keystore; try again") from None
-                time.sleep(0.001)
-
-    def unlock(self) -> None:
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-
-    def replaced(self) -> bool:
-        try:
-            found = os.stat(self._name)  # noqa: PTH116 asked at every access, and Path.stat takes ten times as long
-        except OSError:
-            return True
-        return (found.st_dev, found.st_ino) != self._identity
-
-    def close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-
-
-class MemoryFile:
-    """The keystore of an ephemeral log: gone when the process ends, never on a disk."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = bytearray(data)
-
-    def read(self, count: int, offset: int) -> bytes:
-        return bytes(self._data[offset : offset + count])
-
-    def write(self, data: bytes, offset: int) -> None:
-        self._data.extend(bytes(max(0, offset + len(data) - len(self._data))))
-        self._data[offset : offset + len(data)] = data
-
-    def size(self) -> int:
-        return len(self._data)
-
-    def replaced(self) -> bool:
-        return False
-
-    def sync(self) -> None: ...
-    def lock(self) -> None: ...
-    def unlock(self) -> None: ...
-    def close(self) -> None: ...
 
 
 def erasure_record(by: bytes, milliseconds: int, reason: int) -> bytes:
@@ -196,6 +99,7 @@ class Keystore:
         self._file, self._path, self._closed = file, path, False
         self._threads = threading.Lock()
         self._leased: deque[tuple[int, bytes]] = deque()
+        self._ciphers: dict[int, sealing.Cipher] = {}
         self._next_lease = _FIRST_LEASE
         try:
             self.header, self._master = self._unlocked(self._headers(store_id), kek)
@@ -334,11 +238,13 @@ class Keystore:
     def _check_identity(self) -> None:
         if self._closed:
             raise StoreClosed(self._path)
-        expected = GENERATION.pack(self.header.store_id, self.header.generation)
-        with os_errors(self._path):
-            seen = self._file.read(GENERATION.size, 16)
-            second = seen if seen == expected else self._file.read(GENERATION.size, COPY_BYTES + 16)
-        if second != expected or self._file.replaced():
+        try:
+            expected = GENERATION.pack(self.header.store_id, self.header.generation)
+            is_ours = self._file.is_still(expected, _GENERATIONS_AT)
+        except OSError:
+            with os_errors(self._path):
+                raise
+        if not is_ours:
             raise KeystoreReplaced(self._path)
 
     def take(self, count: int, highest_known: Callable[[], int]) -> list[tuple[int, bytes]]:
@@ -356,8 +262,23 @@ class Keystore:
                 self._next_lease = min(self._next_lease * 8, _LARGEST_LEASE)
             return [self._leased.popleft() for _ in range(count)]
 
+    def cipher(self, slot: int, key: bytes) -> sealing.Cipher:
+        """The cipher of what `take` gave.
+
+        Made for those that will be taken next too: behind a sync the way to a cipher is out of the processor's
+        caches, and the first costs as much as ten more.
+        """
+        found = self._ciphers.pop(slot, None)
+        if found is None and self._leased and self._leased[0][0] not in self._ciphers:
+            with self._threads:
+                following = list(itertools.islice(self._leased, _CIPHERS_AHEAD))
+            self._ciphers = {slot: sealing.Cipher(key) for slot, key in following}
+        return found or sealing.Cipher(key)
+
     def give_back(self, unused: list[tuple[int, bytes]]) -> None:
         """Return what `take` gave and nothing was sealed with."""
+        if not unused:
+            return
         with self._threads:
             self._leased.extendleft(reversed(unused))
 
@@ -402,21 +323,24 @@ class Keystore:
 
         Always read from the file, so that an erasure by another process counts at once.
         """
-        if not slots:
-            return []
+        return [self._answer(data) for data in self._raw(slots)] if slots else []
+
+    def any_erased(self, slots: Sequence[int]) -> bool:
+        """Whether the key of one of these slots was destroyed by now."""
+        return any(data[:8] == _ERASED for data in self._raw(slots))
+
+    def _raw(self, slots: Sequence[int]) -> list[bytes]:
         self._check_identity()
         low, high = min(slots), max(slots)
         with os_errors(self._path):
             if low < 0 or high >= self.slots:
                 # A changed database may name any number: where there is no slot there is no key.
                 known = range(self.slots)
-                found = [self._one(slot) if slot in known else b"" for slot in slots]
-            elif high - low <= 4 * len(slots) + 64:
+                return [self._one(slot) if slot in known else b"" for slot in slots]
+            if high - low <= 4 * len(slots) + 64:
                 run = self._file.read((high - low + 1) * SLOT_BYTES, SLOTS_AT + low * SLOT_BYTES)
-                found = [run[(slot - low) * SLOT_BYTES : (slot - low + 1) * SLOT_BYTES] for slot in slots]
-            else:
-                found = [self._one(slot) for slot in slots]
-        return [self._answer(data) for data in found]
+                return [run[(slot - low) * SLOT_BYTES : (slot - low + 1) * SLOT_BYTES] for slot in slots]
+            return [self._one(slot) for slot in slots]
 
     def raw(self, first: int, count: int) -> bytes:
         """The bytes of up to `count` slots as they stand, from slot `first` on; a torn one ends short."""
@@ -442,4 +366,5 @@ class Keystore:
         """Close the file. Safe to call twice."""
         self._closed = True
         self._leased.clear()
+        self._ciphers.clear()
         self._file.close()

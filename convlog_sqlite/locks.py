@@ -6,13 +6,11 @@ thread kept for that, because a blocking flock cannot be given up and a program 
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
@@ -179,14 +177,17 @@ class FileLock:
         finally:
             self._threads.release()
 
-    @contextlib.contextmanager
-    def held(self, timeout: float, operation: int = fcntl.LOCK_EX) -> Iterator[None]:
+    def held(self, timeout: float, operation: int = fcntl.LOCK_EX) -> Hold:
         """Hold the lock for the block."""
-        self.acquire(timeout, operation)
+        return Hold(self, timeout, operation)
+
+    def is_in_place(self) -> bool:
+        """Whether its path still names what was opened, and not by a symbolic link."""
         try:
-            yield
-        finally:
-            self.release()
+            there, here = os.lstat(self.path), os.fstat(self._descriptor)
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
     def close(self) -> None:
         """Close the descriptors, which releases the lock. Safe to call twice."""
@@ -208,6 +209,58 @@ class FileLock:
         self._refusal = ForkedHandle
 
 
+class Hold:
+    """A block in which a lock is held."""
+
+    __slots__ = ("_lock", "_operation", "_timeout")
+
+    def __init__(self, lock: FileLock, timeout: float, operation: int) -> None:
+        self._lock, self._timeout, self._operation = lock, timeout, operation
+
+    def __enter__(self) -> None:
+        self._lock.acquire(self._timeout, self._operation)
+
+    def __exit__(self, *_error: object) -> None:
+        self._lock.release()
+
+
+class KeptLocks:
+    """Locks that stay open between uses: to open one takes longer than what it is held for.
+
+    Each is used by one thread at a time. A bounded number is kept.
+    """
+
+    def __init__(self) -> None:
+        self._idle: dict[str, FileLock] = {}
+        self._closed = False
+        self._changing = threading.Lock()
+
+    def take(self, name: str) -> FileLock | None:
+        """The lock that was kept under `name`, unless something else has its path by now. To be given back."""
+        with self._changing:
+            lock = self._idle.pop(name, None)
+        if lock is not None and not lock.is_in_place():
+            lock.close()
+            return None
+        return lock
+
+    def give_back(self, name: str, lock: FileLock) -> None:
+        """Keep a lock that is not held, for the next one to take it; the one that was unused for longest goes."""
+        with self._changing:
+            if self._closed or self._idle.setdefault(name, lock) is not lock:
+                lock.close()
+            elif len(self._idle) > _MOST_KEPT:
+                self._idle.pop(next(iter(self._idle))).close()
+
+    def close(self) -> None:
+        """Close those that nobody uses, and the others when they are given back. Safe to call twice."""
+        with self._changing:
+            self._closed = True
+            while self._idle:
+                self._idle.popitem()[1].close()
+
+
+_MOST_KEPT: Final = 8
 _LOCKS: Final[weakref.WeakSet[FileLock]] = weakref.WeakSet()
 
 

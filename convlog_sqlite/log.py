@@ -9,9 +9,8 @@ with ConversationLog.open() as log:
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +27,6 @@ from convlog_sqlite.errors import (
     InvalidEvent,
     NotAStore,
     SessionRemoved,
-    StoreBusy,
     StoreReadOnly,
     UnknownReference,
 )
@@ -46,7 +44,7 @@ from convlog_sqlite.redaction import Redaction, Redactor
 from convlog_sqlite.scrubbing import Scrubber, scrubber_of
 from convlog_sqlite.session import Session
 from convlog_sqlite.store import copies, opening
-from convlog_sqlite.store.committing import Request
+from convlog_sqlite.store.committing import Fresh, OneAppend, Request
 from convlog_sqlite.store.erasing import Scope
 from convlog_sqlite.store.reader import Reader, SessionSummary
 from convlog_sqlite.tracing import Tracing
@@ -81,7 +79,7 @@ class ConversationLog(Keeping, BackingUp, Accepting, Labelling, Projecting, Trac
         self._accept(scrubber)
         self.path = store.directory
         self.reader = Reader(store.database, store.writer)
-        self._appending: set[int] = set()
+        self._one_append = OneAppend(self.path or ":memory:")
         self._mirror = self._open_mirror()
         self._finish_erasures()
         if (note(store) or created) and self._mirror is not None and self._mirror.enabled:
@@ -342,10 +340,13 @@ class ConversationLog(Keeping, BackingUp, Accepting, Labelling, Projecting, Trac
 
     def append_drafts(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> list[Event]:
         """Record drafts in one session, all or none. `Session.append` and `append_many` are this."""
-        outcome = self.append_together([(session, tenant, drafts)])[0]
-        if isinstance(outcome, ConvlogError):
-            raise outcome
-        return outcome
+        with self._one_append:
+            request = self._request(session, tenant, drafts)
+            self._store.writer.settle((request,))
+            appended = request.outcome()
+            self._recorded((request,))
+            self._finish_noticed()
+            return [event for event, _ in appended]
 
     def append_together(
         self, appends: Sequence[tuple[str, str | None, Sequence[Draft]]]
@@ -355,33 +356,25 @@ class ConversationLog(Keeping, BackingUp, Accepting, Labelling, Projecting, Trac
         The outcome of each: its events, or the error that refused it and no other. Raises StoreBusy in a signal
         handler that came in the middle of an append of the same thread.
         """
-        with self._one_append():
+        with self._one_append:
             if self.path is None:
                 # No sync to share, and the first decides who the author is.
                 return [self._append_together([one])[0] for one in appends]
             return self._append_together(appends)
 
-    @contextmanager
-    def _one_append(self) -> Iterator[None]:
-        """One append at a time in a thread: a signal handler in the middle of one would wait for itself."""
-        thread = threading.get_ident()
-        if thread in self._appending:
-            raise StoreBusy(
-                self.path or ":memory:", "this thread is in the middle of an append (a signal handler?)"
-            )
-        try:
-            self._appending.add(thread)
-            yield
-        finally:
-            self._appending.discard(thread)
-
     def _append_together(
         self, appends: Sequence[tuple[str, str | None, Sequence[Draft]]]
     ) -> list[list[Event] | ConvlogError]:
-        requests = [self._request(session, tenant, drafts) for session, tenant, drafts in appends]
-        self._store.writer.settle([request for request in requests if isinstance(request, Request)])
+        requests: list[Request | ConvlogError] = []
+        for append in appends:
+            try:
+                requests.append(self._request(*append))
+            except ConvlogError as error:
+                requests.append(error)
+        waiting = [request for request in requests if isinstance(request, Request)]
+        self._store.writer.settle(waiting)
+        self._recorded([request for request in waiting if request.error is None])
         outcomes: list[list[Event] | ConvlogError] = []
-        written = set()
         for request in requests:
             if isinstance(request, ConvlogError):
                 outcomes.append(request)
@@ -389,24 +382,32 @@ class ConversationLog(Keeping, BackingUp, Accepting, Labelling, Projecting, Trac
                 outcomes.append(request.error)
             else:
                 outcomes.append([item.event for item in request.appended])
-                self._count(request.prepared, request.appended)
-                written.add(request.session)
-                if self.path is None:
-                    self._author = request.prepared[0].envelope["agent"]
-        if self._mirror is not None and self._mirror.enabled:
-            for session in sorted(written):
-                self._mirror.after_append(session)
         self._finish_noticed()
         return outcomes
 
-    def _request(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> Request | ConvlogError:
-        try:
-            if self.path is None:
-                self._only_author(drafts)
-            prepared = self._prepare(session, [(None, draft) for draft in drafts])
-            return self._store.writer.request(session, tenant, prepared)
-        except ConvlogError as error:
-            return error
+    def _request(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> Request:
+        if self.path is None:
+            self._only_author(drafts)
+        prepared = self._prepare(session, [(None, draft) for draft in drafts])
+        return self._store.writer.request(session, tenant, prepared)
+
+    def _recorded(self, requests: Sequence[Request]) -> None:
+        """What follows on a commit: an ephemeral log has its author, the mirror is brought up to date."""
+        if self._scrubber is not None:
+            for request in requests:
+                self._count(request.prepared, request.appended)
+        if self.path is None:
+            for request in requests:
+                self._author = request.prepared[0].envelope["agent"]
+        elif self._mirror is not None and self._mirror.enabled:
+            written: dict[str, Fresh | None] = {}
+            for request in requests:
+                before, fresh = written.get(request.session), request.fresh()
+                if request.session in written:
+                    fresh = None if before is None else before.followed_by(fresh)
+                written[request.session] = fresh
+            for session in sorted(written):
+                self._mirror.after_append(session, written[session])
 
     def waiter(self) -> Waiter:
         """Waits for commits by any process; the caller closes it."""

@@ -48,8 +48,9 @@ from convlog_sqlite.filesystem import (
     make_private_directory,
 )
 from convlog_sqlite.follow import Waiter
-from convlog_sqlite.locks import FileLock
+from convlog_sqlite.locks import FileLock, KeptLocks
 from convlog_sqlite.rewriting import FILE_NAME, LOCK_SECONDS, Cursor, Rewriting
+from convlog_sqlite.store.committing import Fresh
 from convlog_sqlite.store.reader import LINES_AT_ONCE, Reader
 
 _RETRY_SECONDS: Final = 1.0
@@ -77,6 +78,7 @@ class Mirror(Rewriting):
         self.problem: str | None = None
         self._cursors: dict[str, Cursor] = {}
         self._root_lock: FileLock | None = None
+        self._kept = KeptLocks()
         self._making = threading.Lock()
         self._exporter: threading.Thread | None = None
         self._stop = threading.Event()
@@ -102,8 +104,8 @@ class Mirror(Rewriting):
         finally:
             lock.release()
 
-    def after_append(self, session: str) -> None:
-        """Bring one file up to date after a commit, unless an exporter does.
+    def after_append(self, session: str, fresh: Fresh | None = None) -> None:
+        """Bring one file up to date after a commit, unless an exporter does. `fresh` is what was committed, if known.
 
         Never raises: the event is in the log, and an error would say that it is not. What went wrong is
         logged and kept in `problem` until the next success.
@@ -113,7 +115,11 @@ class Mirror(Rewriting):
             if not lock.acquire_if_free(fcntl.LOCK_SH):
                 return
             try:
-                self._bring_up(session)
+                own = self._kept.take(session) or self._session_lock(session)
+                try:
+                    self._catch_up_or_remove(session, own, fresh)
+                finally:
+                    self._kept.give_back(session, own)
             finally:
                 lock.release()
         except (ConvlogError, OSError) as error:
@@ -174,6 +180,7 @@ class Mirror(Rewriting):
     def close(self) -> None:
         """Stop, and give the lock's descriptor back. Safe to call twice."""
         self.stop()
+        self._kept.close()
         with self._making:
             if self._root_lock is not None:
                 self._root_lock.close()
@@ -266,28 +273,34 @@ class Mirror(Rewriting):
 
     def _bring_up(self, session: str, *, whole: bool = False) -> int:
         """Bring one file up to date, `whole`: compared from its first line; the number of lines written."""
+        lock = self._session_lock(session)
         try:
-            return (self._repair(session) if whole else 0) + self._steps(session)
+            return self._catch_up_or_remove(session, lock, None, whole=whole)
+        finally:
+            lock.close()
+
+    def _catch_up_or_remove(
+        self, session: str, lock: FileLock, fresh: Fresh | None, *, whole: bool = False
+    ) -> int:
+        try:
+            return (self._repair(session) if whole else 0) + self._catch_up(session, lock, fresh)
         except (SessionRemoved, StoreIOError):
             if not self._reader.is_removed(session):
                 raise
             self.remove(session)  # a directory that was made again a moment too late
             return 0
 
-    def _steps(self, session: str) -> int:
-        lock = self._session_lock(session)
+    def _catch_up(self, session: str, lock: FileLock, fresh: Fresh | None) -> int:
+        """Write what the file does not have yet, and return the number of lines."""
         name = f"{self._root_name}/{session}/{FILE_NAME}"  # a Path takes longer than the write
         written = 0
-        try:
-            while True:
-                with lock.held(LOCK_SECONDS), os_errors(name):
-                    count = self._step(session, name)
-                written += count
-                # A block that is not full was the last: who appended since then comes after us.
-                if count < LINES_AT_ONCE:
-                    return written
-        finally:
-            lock.close()
+        while True:
+            with lock.held(LOCK_SECONDS), os_errors(name):
+                count = self._step(session, name, fresh)
+            written += count
+            # A block that is not full was the last: who appended since then comes after us.
+            if count < LINES_AT_ONCE:
+                return written
 
     def _repair(self, session: str) -> int:
         """Compare a whole file with the log; make it anew where it differs, and return the lines written."""
@@ -330,20 +343,34 @@ class Mirror(Rewriting):
             raise StoreIOError(directory, "a symbolic link is not followed")
         return lock
 
-    def _step(self, session: str, name: str) -> int:
+    def _step(self, session: str, name: str, fresh: Fresh | None) -> int:
         """One read and one write, under the session's lock; the number of lines written."""
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, PRIVATE_FILE)
         try:
             seq = self._cursor(session, descriptor)
             if seq is None:
                 return self._rebuild(session, self.path(session))
-            data, last, count = self._lines(session, seq)
+            if fresh is not None and seq >= fresh.last:
+                return 0  # another appender wrote ours with its own
+            data, last, count = self._fresh_lines(fresh, seq) or self._lines(session, seq)
             if count:
                 files.append_whole(descriptor, data)
             self._cursors[session] = _cursor_at(descriptor, last if count else seq)
             return count
         finally:
             os.close(descriptor)
+
+    def _fresh_lines(self, fresh: Fresh | None, after: int) -> tuple[bytes, int, int] | None:
+        """What `_lines` gives, of events that need not be read back; None where they must be.
+
+        They were known before the file's lock was taken. If one was erased meanwhile and the file rewritten, its
+        key was destroyed before; and while all keys are there, the rewriting is still to come: we hold the lock.
+        """
+        if fresh is None or fresh.first != after + 1:
+            return None
+        if self._reader.opener.keystore.any_erased(fresh.slots):
+            return None
+        return b"".join([event.line for event in fresh.events]), fresh.last, len(fresh.events)
 
     def _lines(self, session: str, after: int) -> tuple[bytes, int, int]:
         """(lines, seq of the last, their number) of one block of events."""

@@ -22,7 +22,8 @@ from convlog_sqlite import files, sealing
 from convlog_sqlite.errors import StoreIOError, os_errors
 from convlog_sqlite.filesystem import PRIVATE_FILE, sync, sync_directory, write_all
 from convlog_sqlite.header import COPY_BYTES, Header
-from convlog_sqlite.keystore import SLOT_BYTES, SLOTS_AT, DiskFile, Keystore, is_erased
+from convlog_sqlite.keystore import SLOT_BYTES, SLOTS_AT, Keystore, is_erased
+from convlog_sqlite.slotfile import DiskFile
 
 _LOST: Final = bytes(SLOT_BYTES)
 _AT_ONCE: Final = 4096  # slots in memory

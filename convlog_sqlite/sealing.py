@@ -28,6 +28,9 @@ _NONCE_BYTES: Final = 12
 _OVERHEAD: Final = 1 + _NONCE_BYTES + SALT_BYTES + 16
 _PLACE: Final = struct.Struct(">QQQ")
 
+Cipher = AESGCM
+"""A key made ready to seal with."""
+
 
 class SealBroken(Exception):
     """The box does not open: wrong key, wrong place, or changed bytes. Stays inside the package."""
@@ -42,18 +45,19 @@ def place(store_id: bytes, event_id: bytes, session: str, seq: int, slot: int, p
     return b"convlog/seal/1\0" + store_id + event_id + _PLACE.pack(seq, slot, part) + session.encode()
 
 
-def seal(key: bytes, content: bytes, bound_to: bytes, salt: bytes) -> bytes:
+def seal(key: bytes | Cipher, content: bytes, bound_to: bytes, salt: bytes) -> bytes:
     """Seal `content` and its 32-byte `salt`."""
+    cipher = Cipher(key) if isinstance(key, bytes) else key
     nonce = os.urandom(_NONCE_BYTES)
-    return _ALGORITHM + nonce + AESGCM(key).encrypt(nonce, salt + content, bound_to)
+    return _ALGORITHM + nonce + cipher.encrypt(nonce, salt + content, bound_to)
 
 
 def unseal(key: bytes, box: bytes, bound_to: bytes) -> tuple[bytes, bytes]:
     """The (salt, content) of a box. Raises SealBroken."""
-    if len(box) < _OVERHEAD or box[:1] != _ALGORITHM:
+    if len(box) < _OVERHEAD or not box.startswith(_ALGORITHM):
         raise SealBroken
     try:
-        opened = AESGCM(key).decrypt(box[1:13], box[13:], bound_to)
+        opened = Cipher(key).decrypt(box[1:13], box[13:], bound_to)
     except InvalidTag:
         raise SealBroken from None
     return opened[:SALT_BYTES], opened[SALT_BYTES:]

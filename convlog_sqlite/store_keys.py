@@ -38,9 +38,10 @@ from convlog_sqlite.files import AHEAD
 from convlog_sqlite.header import LONGEST_NAME, Header
 from convlog_sqlite.instants import Clock, system_clock
 from convlog_sqlite.kek import BARE, UNWRAPPED, KeySource, Wrapping
-from convlog_sqlite.keystore import DiskFile, Keystore
+from convlog_sqlite.keystore import Keystore
 from convlog_sqlite.log import ConversationLog
 from convlog_sqlite.rewriting import FILE_NAME
+from convlog_sqlite.slotfile import DiskFile
 from convlog_sqlite.store import copies, opening
 from convlog_sqlite.store.reserved import KnownKeys
 

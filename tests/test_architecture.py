@@ -36,6 +36,7 @@ SPINE = (
     "locks",
     "gate",
     "discovery",
+    "slotfile",
     "keystore",
     "database",
     "schema",
@@ -58,6 +59,7 @@ SPINE = (
     "effect_check",
     "payload_check",
     "projection_check",
+    "walk",
     "verify",
     "coordination",
     "tracing",
@@ -424,16 +426,14 @@ def tables_named(statement: str) -> set[str]:
 
 
 def shared_tables(package: Path, migrations: Path) -> list[str]:
-    """Tables whose names stand in the SQL of two entries. `verify` may read any table."""
+    """Tables whose names stand in the SQL of two entries. `verify` and what it is made of may read any table."""
     owners: dict[str, set[str]] = {table: set() for table in tables_in(migrations)}
     for module in modules_of(package):
         for _, statements in constant_statements(module):
             for text in statements:
                 only_reads = re.match(r"\s*(SELECT|WITH|EXPLAIN)\b", text.value, re.IGNORECASE)
-                if (
-                    module.entry in ("verify", "tombstones", "effect_check", "fork_check", "anchor_check")
-                    and only_reads
-                ):
+                looks = ("verify", "walk", "tombstones", "effect_check", "fork_check", "anchor_check")
+                if module.entry in looks and only_reads:
                     continue
                 for table in owners.keys() & tables_named(text.value):
                     owners[table].add(module.entry)

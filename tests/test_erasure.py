@@ -34,6 +34,7 @@ from convlog_sqlite import (
     UnknownReference,
     import_transcripts,
     rewriting,
+    slotfile,
 )
 from convlog_sqlite import keystore as keystores
 from convlog_sqlite.files import Replacement
@@ -437,7 +438,8 @@ class TestWhatIsErased:
 DYING = """
     import os, signal, sys
     from convlog_sqlite import ConversationLog, files, mirror, redaction, rewriting
-    from convlog_sqlite.keystore import DiskFile, Keystore
+    from convlog_sqlite.keystore import Keystore
+    from convlog_sqlite.slotfile import DiskFile
     from convlog_sqlite.store import committing, erasing
 
     def die(*_, **__):
@@ -577,7 +579,7 @@ class TestCrashes:
             def fail(_):
                 raise OSError(5, "Input/output error")
 
-            patch.setattr(keystores, "sync", fail)
+            patch.setattr(slotfile, "sync", fail)
             with pytest.raises(StoreIOError):
                 log.redact(events=[event.id], **WHY)
             assert (pending(log), tombstones(log)) == (1, 0)

@@ -13,6 +13,7 @@ from convlog_sqlite import ConversationLog, ConvlogError, Draft, StoreBusy, Stor
 from convlog_sqlite.database import BEGIN_READ, BEGIN_WRITE, COMMIT
 from convlog_sqlite.gate import WriterGate
 from convlog_sqlite.locks import FileLock
+from convlog_sqlite.store import committing
 
 PATIENCE = 8.0  # longer than anything here takes, shorter than the ten seconds after which a lock gives up
 
@@ -194,6 +195,51 @@ def test_an_append_that_was_interrupted_before_its_turn_is_never_written(log, se
     works(log)
 
 
+def test_a_leader_that_could_not_name_the_next_one_is_replaced(log, session, monkeypatch):
+    """Ctrl-C just when a leader hands over leaves nobody waiting: those who wait notice, and one of them leads."""
+    monkeypatch.setattr(committing, "_LEADER_SECONDS", 0.02)
+    writer = log._store.writer
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "_resign", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            session.message("0", agent="a")
+    assert writer._leader is not None, "nobody was told"
+    threads = [
+        threading.Thread(target=session.message, args=(f"{number}",), kwargs={"agent": "a"}, daemon=True)
+        for number in range(1, 9)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE / 2)
+    assert not any(thread.is_alive() for thread in threads)
+    assert sorted(bodies(session)) == [*(f"{number}" for number in range(9)), "first"]
+    assert writer._leader is None
+
+
+def test_a_leader_that_was_replaced_waits_like_the_others(log, session, monkeypatch):
+    """A leader whose place another took while it was about to commit is committed by that one or by itself."""
+    writer = log._store.writer
+    monkeypatch.setattr(committing, "_LEADER_SECONDS", 0.02)
+    commit, others = writer._commit, []
+
+    def replaced(requests):
+        monkeypatch.undo()
+        monkeypatch.setattr(committing, "_LEADER_SECONDS", 0.02)
+        writer._waiting.extendleft(reversed(requests))
+        writer._leader = [*requests]  # somebody who does not come
+        others.append(threading.Thread(target=session.message, args=("other",), kwargs={"agent": "a"}))
+        others[0].start()
+        wait_until(lambda: len(writer._waiting) == 1 + len(requests))
+
+    monkeypatch.setattr(writer, "_commit", replaced)
+    session.message("mine", agent="a")
+    others[0].join(PATIENCE / 2)
+    assert commit == writer._commit
+    works(log, *[body for body in bodies(session) if body != "first"])
+    assert {"mine", "other"} < {*bodies(session)}
+
+
 @pytest.mark.parametrize("granted", [False, True])
 def test_an_interrupt_while_waiting_for_a_lock_leaves_it_free(log, session, monkeypatch, granted):
     """Ctrl-C in the queue for the writer gate, before or just when it is granted, holds up nobody afterwards."""
@@ -266,13 +312,13 @@ def test_an_interrupt_when_the_keystore_is_locked_unlocks_it(log, session, monke
         patch.setattr(keystore._file, "lock", interrupted)
         with pytest.raises(KeyboardInterrupt):
             session.message("interrupted", agent="a")
-    monkeypatch.setattr("convlog_sqlite.keystore._LOCK_SECONDS", 0.2)
+    monkeypatch.setattr("convlog_sqlite.slotfile._LOCK_SECONDS", 0.2)
     works(log)
 
 
 def test_a_keystore_that_somebody_holds_is_not_waited_for_without_end(log, session, monkeypatch):
     """An append that needs keys while another process holds the keystore ends with StoreBusy."""
-    monkeypatch.setattr("convlog_sqlite.keystore._LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("convlog_sqlite.slotfile._LOCK_SECONDS", 0.05)
     log._store.keystore._leased.clear()
     holder = FileLock(log.path / "log.keys")
     assert holder.try_acquire()

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -140,6 +141,91 @@ class TestInStep:
         with log._store.database.read() as connection:
             registered = connection.execute("SELECT path FROM copy WHERE kind = 2").fetchall()
         assert registered == [(str(tmp_path / "out"),)]
+
+
+class TestFresh:
+    """What was just committed is not read back to be written, and is no less right for it."""
+
+    def test_the_next_line_is_written_as_it_was_committed(self, log, session, file, lines, monkeypatch):
+        """An append that goes on where the file ends reads nothing; one that does not reads what is missing."""
+        read = []
+        blocks = log.reader.blocks
+        monkeypatch.setattr(
+            log.reader, "blocks", lambda *place, **own: read.append(place) or blocks(*place, **own)
+        )
+        session.message("alone", agent="a")
+        session.append_many([Draft(type="message", agent="a", body=f"{number}") for number in range(3)])
+        assert read == []
+        with ConversationLog.open(log.path) as other:
+            other.session("s").message("from elsewhere", agent="b")
+        session.message("behind it", agent="a")
+        session.message("once", agent="a", idempotency_key="k")
+        session.message("once", agent="a", idempotency_key="k")
+        assert file.read_bytes() == lines()
+        assert read
+
+    def test_appends_that_share_a_commit_are_written_in_order(self, log, session, file, lines):
+        """Several appends of one transaction, in two sessions and with one refused, leave both files right."""
+        drafts = [Draft(type="message", agent="a", body=f"{number}") for number in range(4)]
+        bad = Draft(
+            type="message", agent="a", body="x", links={"evidence": ["0" * 8 + "-0000" * 3 + "-" + "0" * 12]}
+        )
+        log.append_together(
+            [("s", None, drafts[:2]), ("other", None, drafts), ("s", None, [bad]), ("s", None, drafts[2:])]
+        )
+        assert file.read_bytes() == lines()
+        assert log.mirror.path("other").read_bytes() == b"".join(log.lines("other"))
+
+    @pytest.mark.parametrize("unnoticed", [False, True])
+    def test_what_was_erased_meanwhile_is_not_written(
+        self, log, session, file, lines, monkeypatch, unnoticed
+    ):
+        """A redaction between the commit of an event and the writing of its line leaves no content in the file.
+
+        That holds too where the file looks as if nobody had touched it: its keys are asked.
+        """
+        mirror = log.mirror
+        after_append = mirror.after_append
+
+        def late(name, fresh=None):
+            monkeypatch.undo()
+            with ConversationLog.open(log.path) as other:
+                event = other.session("s").tail(1)[0]
+                assert event.body == "secret"
+                assert other.redact(events=[event.id], reason="test", by="a").complete
+            if unnoticed:
+                monkeypatch.setattr(mirror, "_cursor", lambda *_: fresh.first - 1)
+            after_append(name, fresh)
+
+        monkeypatch.setattr(mirror, "after_append", late)
+        session.message("secret", agent="a")
+        assert b"secret" not in file.read_bytes()
+        if not unnoticed:
+            assert file.read_bytes() == lines()
+            assert faults(log) == []
+
+    def test_a_directory_that_was_made_anew_is_locked_anew(self, log, session, file, lines):
+        """A handle keeps its lock open; when the directory is another one, so is the lock."""
+        (file.parent).rename(file.parent.with_name("moved"))
+        session.message("x", agent="a")
+        assert file.read_bytes() == lines()
+        with ConversationLog.open(log.path) as other:
+            lock = other.mirror._session_lock("s")
+            with lock.held(1):
+                thread = threading.Thread(target=lambda: session.message("y", agent="a"))
+                thread.start()
+                wait_for(lambda: session.head == 7)
+                assert b'"y"' not in file.read_bytes()
+            thread.join()
+            lock.close()
+        assert file.read_bytes() == lines()
+
+    def test_few_locks_are_kept(self, log):
+        """However many sessions a handle appends to, it keeps a bounded number of files open."""
+        before = len(list(Path("/dev/fd").iterdir()))
+        for number in range(40):
+            log.session(f"s{number}").message("x", agent="a")
+        assert len(list(Path("/dev/fd").iterdir())) - before < 20
 
 
 class TestRepair:

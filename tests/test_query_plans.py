@@ -37,6 +37,8 @@ WHOLE = {
     ("verify", "UNINDEXED"),
     ("verify", "NOT_POSTED"),
     ("verify", "WRONGLY_POSTED"),
+    ("verify", "COUNT_POSTED"),
+    ("verify", "COUNT_POSTINGS"),
     ("store.labels", "WRONGLY_ADDRESSED"),
     ("store.labels", "NOT_LABELLED"),
     ("tombstones", "SELECT_BLOB_SLOTS"),

@@ -1,7 +1,8 @@
 """Group commit: appends that wait together share one durable transaction.
 
 Whoever comes first leads: it takes the write lock, and commits what it finds waiting, its own among it,
-while the next ones queue up behind. A sync serves them all. Each append has a savepoint of its own, so
+while the next ones queue up behind. A sync serves them all. When its own are settled, the first of those who
+wait leads, and is woken for it; the others are woken when theirs are settled, and not before. Each append has a savepoint of its own, so
 that one that is refused takes no seq and harms no other.
 """
 
@@ -13,18 +14,28 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Final
 
 from convlog_sqlite.database import Connection, Database, fetch, value
 from convlog_sqlite.drafts import Draft
-from convlog_sqlite.errors import ConvlogError, InvalidEvent, Refused, StoreIOError, UnknownReference
+from convlog_sqlite.errors import (
+    ConvlogError,
+    InvalidEvent,
+    Refused,
+    StoreBusy,
+    StoreError,
+    StoreIOError,
+    UnknownReference,
+)
 from convlog_sqlite.events import Event
 from convlog_sqlite.instants import Clock
 from convlog_sqlite.keystore import Keystore
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.preparing import Prepared, prepare
 from convlog_sqlite.store.reading import Opener
-from convlog_sqlite.store.sessions import Sessions
+from convlog_sqlite.store.sessions import SessionRow, Sessions
 from convlog_sqlite.store.writing import Appended, Batch, Context
 
 HIGHEST_SLOT: Final = "SELECT coalesce(max(number), -1) FROM slot"
@@ -35,7 +46,29 @@ RELEASE: Final = "RELEASE append"
 
 # How often an append looks for erasures that are decided and not done, where another handle committed at all.
 LOOK_SECONDS: Final = 1.0
+_LEADER_SECONDS: Final = 1.0  # should a leader be interrupted before it can name the next one
 _MOST_DRAFTS: Final = 1000  # in one transaction, unless a single append has more
+
+
+class OneAppend:
+    """A block for one append at a time in a thread: a signal handler in the middle of one would wait for itself."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = path
+        self._inside: set[int] = set()
+
+    def __enter__(self) -> None:
+        thread = threading.get_ident()
+        if thread in self._inside:
+            raise StoreBusy(self._path, "this thread is in the middle of an append (a signal handler?)")
+        try:
+            self._inside.add(thread)
+        except BaseException:  # an interrupt when it is in
+            self._inside.discard(thread)
+            raise
+
+    def __exit__(self, *_error: object) -> None:
+        self._inside.discard(threading.get_ident())
 
 
 @dataclass(slots=True, eq=False)
@@ -50,12 +83,43 @@ class Request:
     appended: list[Appended] = field(default_factory=list)
     error: BaseException | None = None
     batch: Batch | None = None
+    last: int = 0  # seq of its last event
+    together: Sequence[Request] = ()  # those that were handed over with it
+    turn: SimpleQueue[None] | None = None  # something in it wakes who waits for this request
+    used: Sequence[int] = ()  # slots of their payloads
 
     def outcome(self) -> list[Appended]:
         """What was recorded. Raises what refused it."""
         if self.error is not None:
             raise self.error
         return self.appended
+
+    def fresh(self) -> Fresh | None:
+        """What a committed append put behind the other events; None where some of it stood there before."""
+        events = [event for event, new in self.appended if new]
+        if len(events) < len(self.appended) or not events:
+            return None
+        return Fresh(self.last - len(events) + 1, events, self.used)
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """Committed events of one session as their append left them, in order from seq `first`."""
+
+    first: int
+    events: Sequence[Event]
+    slots: Sequence[int]
+
+    @property
+    def last(self) -> int:
+        """The seq of the last of them."""
+        return self.first + len(self.events) - 1
+
+    def followed_by(self, other: Fresh | None) -> Fresh | None:
+        """Both, if the one follows on the other."""
+        if other is None or other.first != self.last + 1:
+            return None
+        return Fresh(self.first, [*self.events, *other.events], [*self.slots, *other.slots])
 
 
 class Writer:
@@ -67,7 +131,9 @@ class Writer:
         self.names, self.sessions, self.opener = Names(), Sessions(), Opener(keystore, store_id, database)
         self._context = Context(store_id, keystore, clock, self.names, self.sessions, self.opener)
         self._waiting: deque[Request] = deque()
-        self._leading = threading.Lock()
+        self._changing = threading.Lock()  # who waits and who leads
+        self._leader: Sequence[Request] | None = None  # those whose thread commits
+        self._leading = threading.Lock()  # held for each commit
         self._looked = -LOOK_SECONDS
         self.undone: frozenset[bytes] = frozenset()
 
@@ -84,24 +150,65 @@ class Writer:
     def settle(self, requests: Sequence[Request]) -> None:
         """Commit requests, with whatever else waits. Returns when each has its outcome."""
         try:
-            self._waiting.extend(requests)  # inside: an interrupt may come when they are in the queue
-            with self._leading:
-                while not all(request.settled for request in requests):
-                    self._commit(self._together())
-        except (
-            BaseException
-        ):  # interrupted before its turn: what waits is not to be written by a later append
+            self._join(requests)
+            for request in requests:
+                while not request.settled:
+                    if self._leader is not requests:
+                        self._wait(requests, request)
+                        continue
+                    with self._leading:
+                        if not request.settled:
+                            self._commit(self._together())
+        except BaseException:
+            # Interrupted before its turn: what waits is not to be written by a later append.
             for request in requests:
                 with contextlib.suppress(ValueError):
                     self._waiting.remove(request)
             raise
+        finally:
+            if self._leader is requests:
+                self._resign()
+
+    def _join(self, requests: Sequence[Request]) -> None:
+        with self._changing:
+            turn = None if self._leader is None else SimpleQueue[None]()
+            for request in requests:
+                request.together, request.turn = requests, turn
+            self._waiting.extend(requests)
+            if turn is None:
+                self._leader = requests
+
+    def _wait(self, requests: Sequence[Request], request: Request) -> None:
+        """Until the request is settled, or it is for its thread to lead."""
+        if request.turn is None:  # it led, and another took its place
+            request.turn = SimpleQueue()
+        with contextlib.suppress(Empty):
+            return request.turn.get(timeout=_LEADER_SECONDS)
+        # Nobody commits: then the leader is gone. Whoever notices leads; commits exclude each other in any case.
+        if self._leading.acquire(blocking=False):
+            self._leading.release()
+            self._leader = requests
+        return None
+
+    def _resign(self) -> None:
+        with self._changing:
+            heir = self._waiting[0] if self._waiting else None
+            self._leader = None if heir is None else heir.together
+            if heir is not None and heir.turn is not None:
+                heir.turn.put(None)
 
     def request(self, session: str, tenant: str | None, prepared: Sequence[Prepared]) -> Request:
         """An append ready to be committed: its keys are durable."""
-        self.database.check_usable()
-        wanted = sum(1 + len(item.blobs) for item in prepared)
-        # One more for the opening of a session: it may turn out to be new inside the transaction.
-        return Request(session, tenant, prepared, iter(self.keystore.take(wanted + 1, self._highest_slot)))
+        self.database.check_open()  # in a forked child the keystore's lock may be held for ever
+        wanted = len(prepared) + sum([len(item.blobs) for item in prepared])
+        if not self.sessions.known(session):
+            wanted += 1  # for its opening: it may turn out to be new inside the transaction
+        try:
+            slots = self.keystore.take(wanted, self._highest_slot)
+        except StoreError:
+            self.database.check_usable()  # what became of the store explains what became of its keys
+            raise
+        return Request(session, tenant, prepared, iter(slots))
 
     def _together(self) -> list[Request]:
         requests: list[Request] = []
@@ -118,9 +225,10 @@ class Writer:
             with self.database.write() as connection:
                 self._context.heads.refresh(connection)
                 self._look(connection)
-                record = self._record if len(requests) == 1 else self._record_apart
-                for request in requests:
-                    record(connection, request)
+                if len(requests) == 1:
+                    self._record(connection, requests[0])
+                else:
+                    self._record_all(connection, requests)
             committed = True
             self._settle(requests)
         except ConvlogError as error:
@@ -131,13 +239,39 @@ class Writer:
             raise error from None
         finally:
             # Nobody waits for ever for a leader that was interrupted.
-            if not all(request.settled for request in requests):
-                if committed:
+            for request in requests:
+                if not request.settled and committed:
                     self._settle(requests)
-                else:
-                    self._fail(
-                        requests, StoreIOError(self.database.path, "interrupted before it was committed")
-                    )
+                elif not request.settled:
+                    interrupted = StoreIOError(self.database.path, "interrupted before it was committed")
+                    self._fail(requests, interrupted)
+
+    def _record_all(self, connection: Connection, requests: Sequence[Request]) -> None:
+        """Record several appends. Neighbours that nothing can refuse share a batch: their rows go in together."""
+        shared: Batch | None = None
+        for request in requests:
+            session = self._session_of_plain(request)
+            if shared is not None and session is not shared.session:
+                shared.flush()
+                shared = None
+            if session is None:
+                self._record_apart(connection, request)
+                continue
+            try:
+                shared = shared or Batch(self._context, connection, session)
+            except Refused:  # the session was removed: that is said to each append by itself
+                self._record_apart(connection, request)
+            else:
+                self._add(shared, request)
+        if shared is not None:
+            shared.flush()
+
+    def _session_of_plain(self, request: Request) -> SessionRow | None:
+        """The session of an append that nothing in the tables can refuse; None of one that must be looked at."""
+        session = self.sessions.known(request.session)
+        if session is None or (request.tenant is not None and session.tenant != request.tenant):
+            return None
+        return session if all(item.is_plain for item in request.prepared) else None
 
     def _look(self, connection: Connection) -> None:
         """Take note of erasures that are not done, in `undone`: their redactor lives, or is dead."""
@@ -161,27 +295,32 @@ class Writer:
         connection.execute(RELEASE)
 
     def _record(self, connection: Connection, request: Request) -> None:
-        prepared = request.prepared
-        request.batch = batch = self._open(connection, request)
-        appended = []
-        for index, item in enumerate(prepared):
-            try:
-                appended.append(batch.add(item))
-            except Refused as refused:
-                raise (refused.at(index) if len(prepared) > 1 else refused) from None
+        batch = self._open(connection, request)
+        self._add(batch, request)
         batch.flush()
-        request.appended = appended
+
+    def _add(self, batch: Batch, request: Request) -> None:
+        prepared, appended, before = request.prepared, request.appended, len(batch.slots)
+        request.batch = batch
+        batch.use(request.slots)
+        try:
+            for item in prepared:
+                appended.append(batch.add(item))
+        except Refused as refused:
+            raise (refused.at(len(appended)) if len(prepared) > 1 else refused) from None
+        request.last, request.used = batch.seq, batch.slots[before:]
 
     def _open(self, connection: Connection, request: Request) -> Batch:
         row = self.sessions.find(connection, request.session)
         if row is not None:
             if request.tenant is not None and row.tenant != request.tenant:
                 raise UnknownReference("session", request.session)
-            return Batch(self._context, connection, row, request.slots)
+            return Batch(self._context, connection, row)
         fresh: dict[str, int] = {}
         tenant = None if request.tenant is None else self.names.intern(connection, request.tenant, fresh)
         row = self.sessions.insert(connection, request.session, request.tenant, tenant)
-        batch = Batch(self._context, connection, row, request.slots)
+        batch = Batch(self._context, connection, row)
+        batch.use(request.slots)
         opening = Draft(type="mutation", agent=request.prepared[0].envelope["agent"], kind="session-opened")
         batch.add(prepare(opening, self.keystore.pepper))
         return batch
@@ -193,7 +332,8 @@ class Writer:
         """
         slots = iter(self.keystore.take(1 + len(prepared.blobs), lambda: value(connection, HIGHEST_SLOT)))
         self._context.heads.refresh(connection)
-        batch = Batch(self._context, connection, self.sessions.require(connection, session), slots)
+        batch = Batch(self._context, connection, self.sessions.require(connection, session))
+        batch.use(slots)
         batch.add(prepared)
         batch.flush()
         return batch.pos
@@ -228,7 +368,8 @@ class Writer:
                     of, fresh = self.sessions.require(connection, session), dict[str, int]()
                     tenant = None if of.tenant is None else self.names.intern(connection, of.tenant, fresh)
                     row = self.sessions.insert_fork(connection, name, of, base, tenant)
-                    batch = Batch(self._context, connection, row, iter(slots))
+                    batch = Batch(self._context, connection, row)
+                    batch.use(iter(slots))
                     event = batch.add(opening).event
                     batch.flush()
             except BaseException:  # the rows are rolled back, as in `record_decision`
@@ -242,17 +383,24 @@ class Writer:
         self._context.heads.forget()
 
     def _settle(self, requests: Sequence[Request]) -> None:
+        batch: Batch | None = None
         for request in requests:
             if request.error is None and request.batch is not None:
-                request.batch.committed()
+                if request.batch is not batch:
+                    batch = request.batch
+                    batch.committed()
                 self.keystore.give_back(list(request.slots))
             request.settled = True
+            if request.turn is not None:
+                request.turn.put(None)
 
     def _fail(self, requests: Sequence[Request], error: ConvlogError) -> None:
         self._context.heads.forget()
         for request in requests:
             request.error = request.error or error
             request.settled = True
+            if request.turn is not None:
+                request.turn.put(None)
 
     def _highest_slot(self) -> int:
         with self.database.read() as connection:

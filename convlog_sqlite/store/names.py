@@ -5,7 +5,9 @@ Owns the table `name`. Names are given by callers, are content-free and stay.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
 
 from convlog_sqlite.database import Connection, value
 
@@ -14,16 +16,20 @@ SELECT_TEXT: Final = "SELECT text FROM name WHERE id = ?"
 INSERT_NAME: Final = "INSERT INTO name (text) VALUES (?) RETURNING id"
 
 _REMEMBERED: Final = 16_384
+_REMEMBERED_TOGETHER: Final = 4096
+_NONE: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 
 class Names:
     """Ids of names, remembered per handle. An id never changes and no name is deleted.
 
-    `known` are those remembered so far: to look there first saves a call.
+    `known` are those remembered so far, `together` the ids of names that stand in one event: agents say
+    many things in one role, task and thread. To look there first saves calls.
     """
 
     def __init__(self) -> None:
         self.known: dict[str, int] = {}
+        self.together: dict[tuple[str | None, ...], tuple[int | None, ...]] = {}
 
     def find(self, connection: Connection, text: str) -> int | None:
         """The id of a name, or None when no event ever used it."""
@@ -45,8 +51,13 @@ class Names:
             fresh[text] = found
         return found
 
-    def remember(self, ids: dict[str, int]) -> None:
+    def remember(
+        self, ids: dict[str, int], together: Mapping[tuple[str | None, ...], tuple[int | None, ...]] = _NONE
+    ) -> None:
         """Keep ids that are committed. The memory is bounded: when full, it starts again."""
         if len(self.known) > _REMEMBERED:
             self.known.clear()
+        if len(self.together) > _REMEMBERED_TOGETHER:
+            self.together.clear()
         self.known.update(ids)
+        self.together.update(together)

@@ -5,12 +5,14 @@ What is slow or can be refused without the database happens here, outside the wr
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from convlog_sqlite import canonical, drafts, sealing, strictjson
-from convlog_sqlite.drafts import Absent, Draft
+from convlog_sqlite.drafts import ABSENT, Absent, Draft
 from convlog_sqlite.errors import EventTooLarge
 from convlog_sqlite.instants import id_text, to_microseconds
 from convlog_sqlite.scrubbing import Scrubber
@@ -68,7 +70,7 @@ def describe(keys: dict[str, Any]) -> Described:
     )
 
 
-@dataclass(frozen=True, slots=True, repr=False)  # never content: reprs end up in logs
+@dataclass(slots=True, repr=False)  # never content: reprs end up in logs
 class Prepared:
     """A draft that was validated and made into bytes. `event_id` is given for what was imported.
 
@@ -98,6 +100,82 @@ class Prepared:
         effect = self.envelope.get("effect")
         return effect is not None and effect["state"] == "proposed" and self.event_id is None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing that stands in the log can refuse it: it names no other event, and no rule looks at it."""
+        is_own = self.idempotency_key is None and self.event_id is None and not self.blobs
+        return is_own and not self.described.refers and not self.is_ruled and not self.described.subjects
+
+
+class _Shape(NamedTuple):
+    """What was made of a draft but for its content and parent, and the key that the content stands under."""
+
+    type: int
+    envelope: dict[str, Any]
+    described: Described
+    content: str
+
+
+_Key = tuple[Any, ...]
+# Agents say many things to the same ones, in the same role, task and thread. What was held to the rules and made
+# into bytes for one draft is so for every one like it. Names only, no content; and what is here is never changed.
+_shapes: dict[_Key, _Shape] = {}
+_MOST_SHAPES: Final = 1024
+_LEFT_OPEN: Final = frozenset({*_MAIN_KEYS, "parent_id", "idempotency_key"})
+_NAMES_IN_SHAPE: Final = frozenset(NAMED) | {"to", "content_type", "model", "sensitivity"}
+_SHAPE: Final = attrgetter(*(key.name for key in fields(Draft) if key.name not in _LEFT_OPEN | {"to"}))
+_CONTENT: Final = attrgetter(*_MAIN_KEYS)
+
+
+def _shape_key(draft: Draft) -> _Key:
+    """All of a draft that its shape follows from. It cannot be hashed where it holds an object or a list."""
+    to = draft.to
+    return (*_SHAPE(draft), tuple(to) if type(to) is list else to)
+
+
+def _remember_shape(draft: Draft, keys: Mapping[str, Any], prepared: Prepared) -> None:
+    """Keep the shape of a draft that `prepare` looked at closely, if it is one that may come again."""
+    content = [key for key in _MAIN_KEYS if key in keys]
+    if len(content) != 1 or not keys.keys() - _LEFT_OPEN <= _NAMES_IN_SHAPE:
+        return
+    envelope, described = prepared.envelope, prepared.described
+    if "parent_id" in envelope:
+        envelope = {key: item for key, item in envelope.items() if key != "parent_id"}
+        described = describe(envelope)
+    if len(_shapes) >= _MOST_SHAPES:
+        _shapes.clear()
+    with contextlib.suppress(TypeError):  # an empty list stands for nothing, and is no part of a key
+        _shapes[_shape_key(draft)] = _Shape(prepared.type, envelope, described, content[0])
+
+
+def _in_shape(draft: Draft, event_id: bytes | None) -> Prepared | None:
+    """What `prepare` gives for a draft like one that came before; None where it has to look closer."""
+    try:
+        shape = _shapes.get(_shape_key(draft))
+    except (TypeError, AttributeError):  # an object in it; no Draft
+        return None
+    if shape is None:
+        return None
+    content = {}
+    for key, value in zip(_MAIN_KEYS, _CONTENT(draft), strict=True):
+        if value is not ABSENT:
+            if key != shape.content or value is None:
+                return None
+            content[key] = value
+    envelope, described, parent = shape.envelope, shape.described, draft.parent_id
+    if parent is not None:
+        drafts.check_key("parent_id", parent)
+        envelope = envelope | {"parent_id": parent}
+        described = Described(canonical.envelope_rest(envelope), *described[1:-1], refers=True)
+    for key, value in content.items():
+        drafts.check_key(key, value)
+    if draft.idempotency_key is not None:
+        drafts.check_key("idempotency_key", draft.idempotency_key)
+    payload = strictjson.dump(content)
+    if not content or len(payload) > INLINE_LIMIT or len(payload) + len(described.rest) > MAX_EVENT:
+        return None
+    return Prepared(shape.type, envelope, described, payload, (), draft.idempotency_key, event_id)
+
 
 def prepare(
     draft: Draft, pepper: bytes, event_id: bytes | None = None, scrubber: Scrubber | None = None
@@ -106,25 +184,28 @@ def prepare(
 
     Scrubbed first, so that no rule that refuses the draft quotes a secret in the pointer to the place.
     """
-    scrubbed: Mapping[str, int] = {}
-    if scrubber is not None and isinstance(draft, Draft):
-        draft, scrubbed = scrubber.draft(draft)
+    if scrubber is None or not isinstance(draft, Draft):
+        return _in_shape(draft, event_id) or _prepare(draft, pepper, event_id)
+    draft, scrubbed = scrubber.draft(draft)
+    prepared = _in_shape(draft, event_id) or _prepare(draft, pepper, event_id)
+    prepared.scrubbed = scrubbed
+    return prepared
+
+
+def _prepare(draft: Draft, pepper: bytes, event_id: bytes | None) -> Prepared:
     keys = drafts.validate(draft)
-    found: list[blobs.Blob] = []
-    for key in _MAIN_KEYS:
-        if key in keys:
-            encoded = strictjson.dump(keys[key])
-            if len(encoded) > INLINE_LIMIT:
-                found.append(blobs.whole_value(encoded))
-                keys[key], keys["truncated"] = blobs.preview(keys[key], encoded, INLINE_LIMIT // 2)
-    attachments = blobs.of_attachments(draft.attachments)
+    attachments = blobs.of_attachments(draft.attachments) if "attachments" in keys else []
     if attachments:
         keys["attachments"] = [
             {"blob": id_text(blob.id), "media_type": item.media_type, "bytes": len(item.content)}
             for blob, item in zip(attachments, draft.attachments, strict=True)
         ]
     payload = canonical.payload_bytes(keys)
-    size = len(payload) + sum(len(blob.content) for blob in found)
+    # No value is longer than the whole, so most payloads need no second look.
+    found = _shorten(keys) if len(payload) > INLINE_LIMIT else []
+    if found:
+        payload = canonical.payload_bytes(keys)
+    size = len(payload) + sum([len(blob.content) for blob in found])
     if size > MAX_EVENT:
         raise EventTooLarge(size, MAX_EVENT)
     envelope = {key: item for key, item in keys.items() if key not in _NOT_IN_ENVELOPE}
@@ -135,7 +216,7 @@ def prepare(
         size + len(described.rest) > MAX_EVENT
     ):  # lists of names, purposes and links have no bound of their own
         raise EventTooLarge(size + len(described.rest), MAX_EVENT)
-    return Prepared(
+    prepared = Prepared(
         TYPES[draft.type],
         envelope,
         described,
@@ -145,8 +226,21 @@ def prepare(
         event_id,
         None if isinstance(draft.expect, Absent) else _expected(draft.expect),
         draft.lease,
-        scrubbed,
     )
+    _remember_shape(draft, keys, prepared)
+    return prepared
+
+
+def _shorten(keys: dict[str, Any]) -> list[blobs.Blob]:
+    """Put a preview in the place of each value that is too long for the line, which is kept whole as a blob."""
+    found = []
+    for key in _MAIN_KEYS:
+        if key in keys:
+            encoded = strictjson.dump(keys[key])
+            if len(encoded) > INLINE_LIMIT:
+                found.append(blobs.whole_value(encoded))
+                keys[key], keys["truncated"] = blobs.preview(keys[key], encoded, INLINE_LIMIT // 2)
+    return found
 
 
 def _expected(expect: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -269,7 +269,22 @@ class Opener:
     def payloads(self, session: str, rows: Sequence[Row]) -> list[Payload]:
         """The payload answer of each row."""
         keys = iter(self.keystore.read([row[3] for row in rows if row[3] is not None]))
-        return [Corrupt() if row[3] is None else self._open(session, row, next(keys))[0] for row in rows]
+        answers: list[Payload] = []
+        for row in rows:
+            seq, event_id, _, slot, sealed = row
+            if slot is None:
+                answers.append(Corrupt())
+                continue
+            key = next(keys)
+            if sealed and isinstance(key, bytes):
+                bound_to = sealing.place(self._store_id, event_id, session, seq, slot, 0)
+                try:
+                    answers.append(Live(sealing.unseal(key, sealed, bound_to)[1]))
+                except sealing.SealBroken:
+                    answers.append(Corrupt())
+            else:
+                answers.append(self._open(session, row, key)[0])
+        return answers
 
     def payload_and_salt(self, session: str, row: Row) -> tuple[Payload, bytes]:
         """The payload answer of one row and the salt of its commitment, empty unless it is live."""

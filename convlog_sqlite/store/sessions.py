@@ -176,6 +176,10 @@ class Sessions:
         connection.execute(INSERT_FORK, (number, parent.number, base))
         return SessionRow(number, name, of.tenant, base, _line(connection, number, base))
 
+    def known(self, name: str) -> SessionRow | None:
+        """The session `name`, if it is remembered."""
+        return self._rows.get(name)
+
     def remember(self, row: SessionRow) -> None:
         """Keep a row that is committed: a transaction that reads its own rows may yet be rolled back."""
         self._rows[row.name] = row

@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple
 from convlog_sqlite import sealing, strictjson
 from convlog_sqlite.database import Connection, Database, fetch, value
 from convlog_sqlite.keystore import SLOT_BYTES, Keystore
+from convlog_sqlite.store.rows import INSERT_SLOT
 from convlog_sqlite.store.sessions import SessionRow
-from convlog_sqlite.store.writing import HIGHEST_SLOT, INSERT_SLOT
+from convlog_sqlite.store.writing import HIGHEST_SLOT
 
 FORMAT: Final = 1
 

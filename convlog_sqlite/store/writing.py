@@ -1,10 +1,8 @@
 """Drafts to rows: everything an append writes, in one transaction.
 
-Before the transaction the slots are leased, so that their keys are durable first. Inside it: ids, `seq`, `pos` and the chains are given, references and pairing
-are checked, the payload is sealed to its place, and the rows go in together. A draft that is refused
-takes the whole call with it: nothing was written.
-
-Owns the tables `envelope`, `event`, `posting`, `link`, `slot`, `payload`, `idempotency`, `open_call`.
+Before the transaction the slots are leased, so that their keys are durable first. Inside it: ids, `seq`, `pos`
+and the chains are given, references and pairing are checked, the payload is sealed to its place, and the rows
+go in together: see `rows`. A draft that is refused takes the whole call with it: nothing was written.
 """
 
 from __future__ import annotations
@@ -33,6 +31,7 @@ from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.preparing import Described, Prepared, describe
 from convlog_sqlite.store.reading import FACETS, SELECT_STORE_HEAD, Opener
 from convlog_sqlite.store.repeating import INHERITED, holds_the_same, says_the_same
+from convlog_sqlite.store.rows import Rows
 from convlog_sqlite.store.sessions import SessionRow, Sessions, require_there
 from convlog_sqlite.vocabulary import LABEL_KIND, LINKS, TYPES
 
@@ -52,15 +51,10 @@ SELECT v.seq, v.id, v.bytes, p.slot, p.sealed, v.commitment, v.session FROM enve
 LEFT JOIN payload AS p ON p.pos = v.pos WHERE v.pos = ?"""
 DELETE_OPEN: Final = "DELETE FROM open_call WHERE session = ? AND seq = ? RETURNING 1"
 
-INSERT_ENVELOPE: Final = "INSERT INTO envelope VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-INSERT_EVENT: Final = "INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-INSERT_POSTING: Final = "INSERT INTO posting VALUES (?, ?, ?, ?)"
-INSERT_LINK: Final = "INSERT OR IGNORE INTO link VALUES (?, ?, ?)"
-INSERT_SLOT: Final = "INSERT INTO slot VALUES (?, ?, ?)"
-INSERT_PAYLOAD: Final = "INSERT INTO payload VALUES (?, ?, ?)"
-INSERT_IDEMPOTENCY: Final = "INSERT INTO idempotency VALUES (?, ?)"
-INSERT_OPEN: Final = "INSERT INTO open_call VALUES (?, ?)"
 
+_AGENT_FACET, _TASK_FACET, _THREAD_FACET, _TO_FACET = (
+    FACETS[key] for key in ("agent", "task_id", "thread_id", "to")
+)
 _SUBJECT_FACET: Final = 5
 _REMEMBERED_HEADS: Final = 4096
 _TOOL_CALL: Final = TYPES["tool_call"]
@@ -92,36 +86,6 @@ class _Resolved(NamedTuple):
 
 
 _NOTHING_RESOLVED: Final = _Resolved(None, None, ())
-
-
-@dataclass(slots=True)
-class _Rows:
-    """The rows of one transaction, inserted together at its end."""
-
-    envelope: list[tuple[Any, ...]] = field(default_factory=list)
-    event: list[tuple[Any, ...]] = field(default_factory=list)
-    posting: list[tuple[int, int, int, int]] = field(default_factory=list)
-    label: list[tuple[int, int, int, int]] = field(default_factory=list)
-    link: list[tuple[int, int, int]] = field(default_factory=list)
-    slot: list[tuple[int, int, int]] = field(default_factory=list)
-    payload: list[tuple[int, int, bytes]] = field(default_factory=list)
-    idempotency: list[tuple[bytes, int]] = field(default_factory=list)
-    open_call: dict[int, tuple[int, int]] = field(default_factory=dict)
-
-    def insert(self, connection: Connection) -> None:
-        for sql, rows in (
-            (INSERT_ENVELOPE, self.envelope),
-            (INSERT_EVENT, self.event),
-            (INSERT_POSTING, self.posting),
-            (labels.INSERT_LABEL, self.label),
-            (INSERT_LINK, self.link),
-            (INSERT_SLOT, self.slot),
-            (INSERT_PAYLOAD, self.payload),
-            (INSERT_IDEMPOTENCY, self.idempotency),
-            (INSERT_OPEN, list(self.open_call.values())),
-        ):
-            if rows:
-                connection.executemany(sql, rows)
 
 
 @dataclass(slots=True)
@@ -164,26 +128,26 @@ class Context:
 
 
 class Batch:
-    """Drafts for one session. Made inside a write block; `flush` inserts the rows."""
+    """Drafts for one session. Made inside a write block; `flush` inserts the rows.
 
-    def __init__(
-        self,
-        context: Context,
-        connection: Connection,
-        session: SessionRow,
-        slots: Iterator[tuple[int, bytes]],
-    ) -> None:
-        self._context, self._connection, self._session, self._slots = context, connection, session, slots
-        self._rows = _Rows()
+    `slots` are those of the payloads of the events that were added.
+    """
+
+    def __init__(self, context: Context, connection: Connection, session: SessionRow) -> None:
+        self._context, self._connection, self.session = context, connection, session
+        self._slots: Iterator[tuple[int, bytes]] = iter(())
+        self._rows = Rows()
         self._fresh_names: dict[str, int] = {}
-        self._here: dict[bytes, _Reference] = {}
+        self._numbers: dict[tuple[str | None, ...], tuple[int | None, ...]] = {}
+        self._here: dict[bytes, tuple[int, int, int, int, bytes]] = {}  # what a _Reference is made of
         self._recorded: dict[bytes, int] = {}
+        self.slots: list[int] = []
         self._where = canonical.envelope_place(session.name, session.tenant)
         self._seq, self._chain = context.heads.sessions.get(session.number) or self._session_head()
         self._pos, self._store_chain = context.heads.store or self._store_head()
 
     def _session_head(self) -> tuple[int, bytes]:
-        session = self._session
+        session = self.session
         # Asked whenever another handle committed: only that can have removed it.
         require_there(self._connection, session.number)
         rows: list[tuple[int, bytes]] = fetch(self._connection, SELECT_SESSION_HEAD, (session.number,))
@@ -198,17 +162,23 @@ class Batch:
         rows: list[tuple[int, bytes]] = fetch(self._connection, SELECT_STORE_HEAD)
         return rows[0] if rows else (0, canonical.origin(self._context.store_id))
 
+    def use(self, slots: Iterator[tuple[int, bytes]]) -> None:
+        """Seal what is added from now on under these keys."""
+        self._slots = slots
+
     def add(self, prepared: Prepared) -> Appended:
         """Record one draft. Raises Refused before anything of it is kept."""
-        digest = self._idempotency_digest(prepared)
-        first = self._first(prepared, digest)
-        if first is not None:
-            return Appended(first, new=False)
+        digest = None
+        if prepared.idempotency_key is not None or prepared.event_id is not None:
+            digest = self._idempotency_digest(prepared)
+            first = self._first(prepared, digest)
+            if first is not None:
+                return Appended(first, new=False)
         is_label = prepared.envelope.get("kind") == LABEL_KIND
         # A label without content may be what it takes to find and erase the rest.
         if prepared.described.subjects and not (is_label and prepared.payload == b"{}"):
-            fences.check(self._connection, self._session.name, prepared.described.subjects)
-        labelled = labels.targets(prepared, self._session.number, self._require) if is_label else ()
+            fences.check(self._connection, self.session.name, prepared.described.subjects)
+        labelled = labels.targets(prepared, self.session.number, self._require) if is_label else ()
         nanoseconds = self._context.clock()
         microseconds = nanoseconds // 1000
         event_id = prepared.event_id or new_event_id(nanoseconds)
@@ -229,7 +199,7 @@ class Batch:
         self._seal(prepared, event_id, envelope)
         self._index(prepared.type, described, resolved, microseconds)
         for seq in labelled:
-            where = self._session.number, _SUBJECT_FACET
+            where = self.session.number, _SUBJECT_FACET
             self._rows.label.extend((*where, self._intern(text), seq) for text in described.subjects)
         if place is not None:
             rules.record(place, prepared, keys, resolved.superseded)
@@ -238,8 +208,13 @@ class Batch:
         elif digest is not None:
             self._rows.idempotency.append((digest, self._pos))
             self._recorded[digest] = self._pos
-        self._here[event_id] = _Reference(self._pos, self._session.number, self._seq, prepared.type, envelope)
+        self._here[event_id] = (self._pos, self.session.number, self._seq, prepared.type, envelope)
         return Appended(Event(envelope, Live(prepared.payload)), new=True)
+
+    @property
+    def seq(self) -> int:
+        """The seq of the last event that was added."""
+        return self._seq
 
     @property
     def pos(self) -> int:
@@ -249,76 +224,72 @@ class Batch:
     def flush(self) -> None:
         """Insert the rows so far. The ids of new names count once the transaction committed: see `committed`."""
         self._rows.insert(self._connection)
-        self._rows = _Rows()
-        self._context.heads.sessions[self._session.number] = self._seq, self._chain
+        self._context.heads.sessions[self.session.number] = self._seq, self._chain
         self._context.heads.store = self._pos, self._store_chain
 
     def committed(self) -> None:
         """The transaction committed: remember what it made."""
-        self._context.names.remember(self._fresh_names)
-        self._context.sessions.remember(self._session)
+        self._context.names.remember(self._fresh_names, self._numbers)
+        self._context.sessions.remember(self.session)
 
     def _seal(self, prepared: Prepared, event_id: bytes, envelope: bytes) -> None:
         slot, key = next(self._slots)
+        self.slots.append(slot)
         salt = os.urandom(sealing.SALT_BYTES)
-        name, seq, pos = self._session.name, self._seq, self._pos
-        bound_to = sealing.place(self._context.store_id, event_id, name, seq, slot, 0)
-        self._rows.payload.append((pos, slot, sealing.seal(key, prepared.payload, bound_to, salt)))
-        self._rows.slot.append((slot, pos, 0))
-        commitment = canonical.commitment(salt, prepared.payload, [blob.digest for blob in prepared.blobs])
+        rows, payload, pos = self._rows, prepared.payload, self._pos
+        store_id, session, seq = self._context.store_id, self.session, self._seq
+        bound_to = sealing.place(store_id, event_id, session.name, seq, slot, 0)
+        cipher = self._context.keystore.cipher(slot, key)
+        rows.payload.append((pos, slot, sealing.seal(cipher, payload, bound_to, salt)))
+        rows.slot.append((slot, pos, 0))
+        digests = [blob.digest for blob in prepared.blobs] if prepared.blobs else ()
+        commitment = canonical.commitment(salt, payload, digests)
         leaf = canonical.leaf(envelope, commitment)
-        self._chain = canonical.link(self._chain, leaf)
-        self._store_chain = canonical.link(self._store_chain, leaf)
-        self._rows.envelope.append(
-            (
-                pos,
-                self._session.number,
-                seq,
-                event_id,
-                envelope,
-                commitment,
-                leaf,
-                self._chain,
-                self._store_chain,
-            )
+        self._chain = chain = canonical.link(self._chain, leaf)
+        self._store_chain = store_chain = canonical.link(self._store_chain, leaf)
+        rows.envelope.append(
+            (pos, session.number, seq, event_id, envelope, commitment, leaf, chain, store_chain)
         )
         for blob in prepared.blobs:
             slot, key = next(self._slots)
-            self._rows.slot.append((slot, pos, blob.part))
-            blobs.insert(
-                self._connection, blob, pos, slot, key, (self._context.store_id, event_id, name, seq)
-            )
+            rows.slot.append((slot, pos, blob.part))
+            blobs.insert(self._connection, blob, pos, slot, key, (store_id, event_id, session.name, seq))
 
     def _place(self, event_id: bytes, microseconds: int) -> rules.Place:
         """Where the next event will stand, for the rules: they look at what stands in the tables."""
         self.flush()
         place = self._pos + 1, self._seq + 1, event_id, microseconds
-        return rules.Place(self._connection, self._session, *place, self._intern)
+        return rules.Place(self._connection, self.session, *place, self._intern)
 
     def _index(self, event_type: int, said: Described, refers: _Resolved, microseconds: int) -> None:
-        rows, session, seq = self._rows, self._session.number, self._seq
+        rows, session, seq = self._rows, self.session.number, self._seq
         known, intern = self._context.names.known, self._intern
-        agent, role, task, thread, tool, kind, performative, state_key = [
-            None if text is None else known.get(text) or intern(text) for text in said.names
-        ]
+        numbers = self._context.names.together.get(said.names) or self._numbers.get(said.names)
+        if numbers is None:
+            numbers = tuple(
+                [None if text is None else known.get(text) or intern(text) for text in said.names]
+            )
+            self._numbers[said.names] = numbers
+        agent, task, thread = numbers[0], numbers[2], numbers[3]
         at = microseconds if said.at is None else said.at
         rows.event.append(
             (
-                session, seq, self._pos, event_type, agent, role, task, thread, tool, kind, performative,
-                said.correlation, state_key, said.sensitivity, refers.parent, refers.answered, microseconds, at,
+                session, seq, self._pos, event_type, *numbers[:7], said.correlation, numbers[7],
+                said.sensitivity, refers.parent, refers.answered, microseconds, at,
             )
         )  # fmt: skip
         if event_type == _TOOL_CALL:
             rows.open_call[seq] = (session, seq)
-        for facet, name in (
-            (FACETS["agent"], agent),
-            (FACETS["task_id"], task),
-            (FACETS["thread_id"], thread),
-        ):
-            if name is not None:
-                rows.posting.append((session, facet, name, seq))
-        rows.posting.extend((session, FACETS["to"], intern(text), seq) for text in said.recipients)
-        rows.posting.extend((session, _SUBJECT_FACET, intern(text), seq) for text in said.subjects)
+        posting = rows.posting
+        posting.append((session, _AGENT_FACET, agent, seq))
+        if task is not None:
+            posting.append((session, _TASK_FACET, task, seq))
+        if thread is not None:
+            posting.append((session, _THREAD_FACET, thread, seq))
+        for text in said.recipients:
+            posting.append((session, _TO_FACET, known.get(text) or intern(text), seq))
+        for text in said.subjects:
+            posting.append((session, _SUBJECT_FACET, known.get(text) or intern(text), seq))
 
     def _intern(self, text: str) -> int:
         return self._context.names.intern(self._connection, text, self._fresh_names)
@@ -364,19 +335,19 @@ class Batch:
 
     def _take_open(self, call: _Reference, said: dict[str, Any]) -> bool:
         """Whether a call waits for its result; if so, it does no longer. Raises EffectElsewhere."""
-        if call.session != self._session.number:  # a fork answers it for its own branch
+        if call.session != self.session.number:  # a fork answers it for its own branch
             if "effect" in said:
                 raise EffectElsewhere(said["id"], said["session"])
             self.flush()
-            return not is_answered(self._connection, self._session, call.seq)
+            return not is_answered(self._connection, self.session, call.seq)
         if self._rows.open_call.pop(call.seq, None) is not None:
             return True
         return bool(fetch(self._connection, DELETE_OPEN, (call.session, call.seq)))
 
     def _shows(self, found: _Reference) -> bool:
         """Whether an event is one of the session, or of what it was forked from, up to there."""
-        return found.session == self._session.number or any(
-            found.session == part.number and found.seq <= part.upto for part in self._session.inherited
+        return found.session == self.session.number or any(
+            found.session == part.number and found.seq <= part.upto for part in self.session.inherited
         )
 
     def _require_here(self, pointer: str, event_id: str) -> _Reference:
@@ -387,24 +358,23 @@ class Batch:
 
     def _require(self, pointer: str, event_id: str) -> _Reference:
         wanted = id_bytes(event_id)
-        found = self._here.get(wanted)
-        if found is None:
-            rows = fetch(self._connection, SELECT_REFERENCE, (wanted,))
-            if not rows or not rows[0][4]:
-                raise UnknownReference(pointer, event_id)
-            found = _Reference(*rows[0])
-        return found
+        if wanted in self._here:
+            return _Reference(*self._here[wanted])
+        rows = fetch(self._connection, SELECT_REFERENCE, (wanted,))
+        if not rows or not rows[0][4]:
+            raise UnknownReference(pointer, event_id)
+        return _Reference(*rows[0])
 
     def _idempotency_digest(self, prepared: Prepared) -> bytes | None:
         if prepared.idempotency_key is None:
             return None
         if prepared.proposes:
             pepper = self._context.keystore.pepper
-            return effects.key_digest(pepper, self._session.tenant, prepared.idempotency_key)
+            return effects.key_digest(pepper, self.session.tenant, prepared.idempotency_key)
         digest = sealing.keyed_digest(
             self._context.keystore.pepper,
             "convlog/idempotency/1",
-            self._session.name,
+            self.session.name,
             prepared.idempotency_key,
         )
         return digest[:16]
@@ -413,7 +383,7 @@ class Batch:
         """The event that stands in the log for this draft already, if any."""
         if prepared.event_id is not None:
             if prepared.event_id in self._here:
-                return Event(self._here[prepared.event_id].envelope, Live(prepared.payload))
+                return Event(self._here[prepared.event_id][4], Live(prepared.payload))
             rows = fetch(self._connection, SELECT_REFERENCE, (prepared.event_id,))
             if rows:
                 require_there(self._connection, rows[0][1])
