@@ -19,13 +19,16 @@ from convlog_sqlite.branching import Difference, StateDifference
 from convlog_sqlite.drafts import ABSENT, Attachment, Draft, ForeignDraft, check_session_id
 from convlog_sqlite.effects import CallKeys, Effect, Receipt, Recovery, Settlement
 from convlog_sqlite.errors import (
+    BackupUnusable,
     ConvlogError,
+    DestinationExists,
     EffectClaimed,
     EffectCommitted,
     EffectElsewhere,
     EffectInDoubt,
     EffectLapsed,
     EffectTransitionError,
+    ErasurePending,
     EventTooLarge,
     FilesLeft,
     ForkedHandle,
@@ -102,6 +105,8 @@ if TYPE_CHECKING:
     from convlog_sqlite.aio import AsyncConversationLog, AsyncSession
     from convlog_sqlite.aio_keys import AsyncStoreKeys
     from convlog_sqlite.aio_moment import AsyncMoment
+    from convlog_sqlite.backing import Backup
+    from convlog_sqlite.restoring import Restored, restore
     from convlog_sqlite.store_keys import KeyChange, StoreKeys
 
 # Imported when first asked for: asyncio alone takes as long as the rest of the package; keys are seldom looked after.
@@ -110,8 +115,11 @@ _LATER: Final = {
     "AsyncMoment": "convlog_sqlite.aio_moment",
     "AsyncSession": "convlog_sqlite.aio",
     "AsyncStoreKeys": "convlog_sqlite.aio_keys",
+    "Backup": "convlog_sqlite.backing",
     "KeyChange": "convlog_sqlite.store_keys",
+    "Restored": "convlog_sqlite.restoring",
     "StoreKeys": "convlog_sqlite.store_keys",
+    "restore": "convlog_sqlite.restoring",
 }
 
 __all__ = [
@@ -124,10 +132,13 @@ __all__ = [
     "AsyncStoreKeys",
     "Attachment",
     "Attempt",
+    "Backup",
+    "BackupUnusable",
     "CallKeys",
     "ConversationLog",
     "ConvlogError",
     "Corrupt",
+    "DestinationExists",
     "Difference",
     "Discrepancy",
     "Draft",
@@ -140,6 +151,7 @@ __all__ = [
     "EffectLapsed",
     "EffectTransitionError",
     "Erased",
+    "ErasurePending",
     "Event",
     "EventKeys",
     "EventTooLarge",
@@ -195,6 +207,7 @@ __all__ = [
     "RemovedSession",
     "Replayed",
     "Residue",
+    "Restored",
     "RetentionPolicy",
     "SchemaTooNew",
     "ScrubFailed",
@@ -225,6 +238,7 @@ __all__ = [
     "check_session_id",
     "import_transcripts",
     "parse_json",
+    "restore",
 ]
 
 

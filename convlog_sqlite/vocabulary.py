@@ -55,6 +55,8 @@ LABEL_KIND: Final = "event-labelled"
 FENCE_KIND: Final = "subject-fenced"
 LIFTED_KIND: Final = "fence-lifted"
 KEYS_KIND: Final = "keys-rotated"
+RESTORED_KIND: Final = "store-restored"
+RESTORED_THREAD: Final = "restored"  # by which the newest is found
 
 # What each kind of mutation that convlog itself writes or folds means. Any other kebab-case kind is
 # allowed and kept. `tilldone-*` and `effect-*` are families.
@@ -95,6 +97,7 @@ KINDS: Final = {
     "subject-fenced": "nothing more is to be recorded about a person",
     "fence-lifted": "a fence ended",
     "keys-rotated": "the keystore changed: rotate, rekey, import or replace-lost",
+    "store-restored": "the database was put back to what a backup had",
 }
 
 # The key of a piece of state that a task mutation sets, unless the caller gives one.

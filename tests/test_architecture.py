@@ -55,6 +55,8 @@ SPINE = (
     "mirror_check",
     "anchor_check",
     "fork_check",
+    "copying",
+    "backing",
     "effect_check",
     "payload_check",
     "projection_check",
@@ -78,7 +80,9 @@ SPINE = (
     "aio_acting",
     "aio_moment",
     "aio_state",
+    "aio_backing",
     "store_keys",
+    "restoring",
     "aio",
     "aio_keys",
     "adapters",
@@ -428,7 +432,8 @@ def shared_tables(package: Path, migrations: Path) -> list[str]:
             for text in statements:
                 only_reads = re.match(r"\s*(SELECT|WITH|EXPLAIN)\b", text.value, re.IGNORECASE)
                 if (
-                    module.entry in ("verify", "tombstones", "effect_check", "fork_check", "anchor_check")
+                    module.entry
+                    in ("verify", "tombstones", "effect_check", "fork_check", "anchor_check", "copying")
                     and only_reads
                 ):
                     continue
