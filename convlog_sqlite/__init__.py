@@ -15,20 +15,19 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 from convlog_sqlite.acting import Attempt
+from convlog_sqlite.backup import Backup
 from convlog_sqlite.branching import Difference, StateDifference
 from convlog_sqlite.drafts import ABSENT, Attachment, Draft, ForeignDraft, check_session_id
 from convlog_sqlite.effects import CallKeys, Effect, Receipt, Recovery, Settlement
 from convlog_sqlite.errors import (
-    BackupUnusable,
+    BackupRefused,
     ConvlogError,
-    DestinationExists,
     EffectClaimed,
     EffectCommitted,
     EffectElsewhere,
     EffectInDoubt,
     EffectLapsed,
     EffectTransitionError,
-    ErasurePending,
     EventTooLarge,
     FilesLeft,
     ForkedHandle,
@@ -105,8 +104,7 @@ if TYPE_CHECKING:
     from convlog_sqlite.aio import AsyncConversationLog, AsyncSession
     from convlog_sqlite.aio_keys import AsyncStoreKeys
     from convlog_sqlite.aio_moment import AsyncMoment
-    from convlog_sqlite.backing import Backup
-    from convlog_sqlite.restoring import Restored, restore
+    from convlog_sqlite.restoring import Restoration, restore
     from convlog_sqlite.store_keys import KeyChange, StoreKeys
 
 # Imported when first asked for: asyncio alone takes as long as the rest of the package; keys are seldom looked after.
@@ -115,9 +113,8 @@ _LATER: Final = {
     "AsyncMoment": "convlog_sqlite.aio_moment",
     "AsyncSession": "convlog_sqlite.aio",
     "AsyncStoreKeys": "convlog_sqlite.aio_keys",
-    "Backup": "convlog_sqlite.backing",
     "KeyChange": "convlog_sqlite.store_keys",
-    "Restored": "convlog_sqlite.restoring",
+    "Restoration": "convlog_sqlite.restoring",
     "StoreKeys": "convlog_sqlite.store_keys",
     "restore": "convlog_sqlite.restoring",
 }
@@ -133,12 +130,11 @@ __all__ = [
     "Attachment",
     "Attempt",
     "Backup",
-    "BackupUnusable",
+    "BackupRefused",
     "CallKeys",
     "ConversationLog",
     "ConvlogError",
     "Corrupt",
-    "DestinationExists",
     "Difference",
     "Discrepancy",
     "Draft",
@@ -151,7 +147,6 @@ __all__ = [
     "EffectLapsed",
     "EffectTransitionError",
     "Erased",
-    "ErasurePending",
     "Event",
     "EventKeys",
     "EventTooLarge",
@@ -207,7 +202,7 @@ __all__ = [
     "RemovedSession",
     "Replayed",
     "Residue",
-    "Restored",
+    "Restoration",
     "RetentionPolicy",
     "SchemaTooNew",
     "ScrubFailed",

@@ -27,7 +27,7 @@ from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
 from convlog_sqlite.aio_acting import AsyncActing
-from convlog_sqlite.aio_backing import AsyncBacking
+from convlog_sqlite.aio_backup import AsyncBackingUp
 from convlog_sqlite.aio_labelling import AsyncLabelling
 from convlog_sqlite.aio_moment import AsyncMoment
 from convlog_sqlite.aio_state import AsyncProjecting, AsyncStates
@@ -238,7 +238,7 @@ def _close(pages: Generator[Page, None, None], close: Callable[[], None]) -> Non
     close()  # one that was never started does not close its waiter
 
 
-class AsyncConversationLog(AsyncLabelling, AsyncBacking, AsyncProjecting):
+class AsyncConversationLog(AsyncLabelling, AsyncProjecting, AsyncBackingUp):
     """The twin of ConversationLog. Opened by `async with`; several tasks and loops may use it."""
 
     def __init__(self, opened: Callable[[], ConversationLog]) -> None:

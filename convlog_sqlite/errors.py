@@ -18,7 +18,6 @@
     │  │  ├─ KeystoreLocked     the key-encryption key is not here
     │  │  ├─ WrongKey           another key-encryption key than the one that opens it
     │  │  └─ KeystoreReplaced   it was replaced while it was open
-    │  ├─ BackupUnusable       a backup is damaged, or cannot be restored there
     │  ├─ KeySourceFailed      the key-encryption key cannot be had from where it should come
     │  ├─ StoreClosed          the handle was closed
     │  ├─ StoreReplaced        the database was replaced while it was open
@@ -46,8 +45,7 @@
     │  ├─ SubjectFenced        a fence forbids content about this person
     │  ├─ ScrubFailed          the caller's scrubbing function failed
     │  ├─ KeysAtRisk           keys would be lost or laid open, and nobody said so
-    │  ├─ DestinationExists    a file is there already
-    │  ├─ ErasurePending       an erasure is decided and not done everywhere
+    │  ├─ BackupRefused        a backup or a restore would lose or lay open something
     │  └─ MirrorBusy           another exporter keeps these files
     ├─ PayloadUnreadable       the event is known, its content is not
     │  ├─ PayloadErased        by a redaction: normal
@@ -208,17 +206,6 @@ class KeystoreReplaced(KeystoreUnusable):
     """The keystore was replaced or removed under the open handle. Nothing was written; open the store again."""
 
     rule = "the keystore was replaced while it was open; open the store again"
-
-
-class BackupUnusable(StoreError):
-    """A backup cannot be restored: `why` is damaged, foreign (of another store) or keyless. Nothing was changed.
-
-    `problems` says what is wrong with a damaged one.
-    """
-
-    def __init__(self, path: str | Path, why: str, rule: str, problems: Sequence[str] = ()) -> None:
-        self.why, self.problems = why, list(problems)
-        super().__init__(path, rule)
 
 
 class KeySourceFailed(StoreError):
@@ -460,22 +447,14 @@ class KeysAtRisk(Refused):
         super().__init__(f"{path}: {rule}")
 
 
-class DestinationExists(Refused):
-    """A file is at `path` already. It is never overwritten."""
+class BackupRefused(Refused):
+    """Nothing was backed up or restored at `path`. `risk` is `exists`, `no-directory`, `bare-keys`, `other-store`,
+    `no-keys`, `faults` or `erasure-pending`; `rule` says it in words.
+    """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = str(path)
-        super().__init__(f"{self.path}: a file is here already; it is never overwritten")
-
-
-class ErasurePending(Refused):
-    """The erasures `redactions` are decided and not done everywhere, which would be forgotten. `path` is the store."""
-
-    def __init__(self, path: str | Path, redactions: Sequence[str]) -> None:
-        self.path, self.redactions = str(path), list(redactions)
-        super().__init__(
-            f"{self.path}: {len(self.redactions)} erasures are decided and not done everywhere; see `convlog redact`"
-        )
+    def __init__(self, path: str | Path, risk: str, rule: str) -> None:
+        self.path, self.risk, self.rule = str(path), risk, rule
+        super().__init__(f"{path}: {rule}")
 
 
 class MirrorBusy(Refused):

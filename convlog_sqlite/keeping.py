@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from convlog_sqlite.coordination import role_draft
 from convlog_sqlite.database import Connection
@@ -23,11 +23,8 @@ from convlog_sqlite.store.preparing import Prepared, prepare, subject_digest
 from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.reserved import HOLD_KEY, POLICY_KEY, Hold, Standing, standing
 from convlog_sqlite.store.sessions import RemovedSession
+from convlog_sqlite.store.unrecorded import unrecorded
 from convlog_sqlite.vocabulary import REASONS, STORE_SESSION
-
-if TYPE_CHECKING:
-    from convlog_sqlite.backing import Backup
-    from convlog_sqlite.copying import Progress
 
 Check = Callable[[Standing], None]
 
@@ -150,37 +147,6 @@ class Keeping:
         """The retention policies that stand, by id. A subject is shown as its keyed digest."""
         return policies_of(self._standing())
 
-    def backup(
-        self,
-        destination: str | Path,
-        *,
-        with_keys: bool = False,
-        bare_keys: bool = False,
-        progress: Progress | None = None,
-    ) -> Backup:
-        """Write the database to a new file, verified, while others write: what was committed when this began.
-
-        Envelopes can be read in it by whoever has it, payloads with the store's keystore only, and so no longer once
-        they are erased. `with_keys` copies the keystore beside it, as `destination` with `.keys` behind: what both
-        hold, no later erasure reaches. Where it is under no key-encryption key, `bare_keys` has to say so.
-        `progress` is called with what is done, how much of it, and of how much.
-
-        Raises DestinationExists, KeysAtRisk, BackupUnusable where the store is damaged, StoreBusy, StoreError.
-        """
-        from convlog_sqlite.backing import back_up  # noqa: PLC0415 seldom needed
-        from convlog_sqlite.copying import silent  # noqa: PLC0415 as above
-
-        if with_keys:
-            self._check_writable()
-        return back_up(
-            self._store,
-            self._redactor(),
-            Path(destination).absolute(),
-            with_keys=with_keys,
-            bare_keys=bare_keys,
-            progress=progress or silent,
-        )
-
     def grant_role(self, grantee: str, role: str, *, by: str) -> None:
         """Let an agent hold a role in every session from now on. Raises NotAuthorized: nobody grants to itself."""
         self._record(role_draft("role-granted", grantee, role, by))
@@ -222,6 +188,22 @@ class Keeping:
         if not registered:
             with self._store.database.write() as connection:
                 copies.register(connection, copies.EXPORT, str(root))
+
+    def record_erasures(self, *, by: str) -> int:
+        """Redact each event whose key an erasure destroyed that this log does not know of; how many they were.
+
+        So it is after an older database was restored. A hold does not stand in the way: the content is gone, and
+        the redaction names the hold. Raises InvalidEvent, StoreError.
+        """
+        check_name(by, "/by")
+        self._check_writable()
+        by_reason: dict[str, list[str]] = {}
+        for event_id, reason in unrecorded(self.reader):
+            by_reason.setdefault(reason, []).append(id_text(event_id))
+        holds = [hold.id for hold in self.holds()] if by_reason else []
+        for reason, events in by_reason.items():
+            self._redactor().record_again(events, reason=reason, by=by, override=holds)
+        return sum(map(len, by_reason.values()))
 
     def explain(self, event_id: str) -> str:
         """In one line: what will happen to the content of an event, and to its session, when, and why.

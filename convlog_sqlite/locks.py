@@ -168,13 +168,6 @@ class FileLock:
         """The first `count` bytes of the file."""
         return os.pread(self._descriptor, count, 0)
 
-    def is_named(self) -> bool:
-        """Whether the file that is open still has its name: it may have been removed, and made again."""
-        try:
-            return os.path.samestat(os.fstat(self._descriptor), self.path.lstat())
-        except FileNotFoundError:
-            return False
-
     def release(self) -> None:
         """Give the lock back."""
         try:
@@ -213,28 +206,6 @@ class FileLock:
         self.close()
         self._threads = threading.Lock()  # another thread may have held the old one
         self._refusal = ForkedHandle
-
-
-def holders(path: Path, byte_range: range | None = None) -> list[int]:
-    """Ids of the processes that hold a lock on a file (on some of its bytes), as /proc/locks tells.
-
-    Asked of the kernel by inode: the file is not opened, which for SQLite's files would drop its locks.
-    Empty where there is no /proc/locks.
-    """
-    try:
-        found = path.stat()
-        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return []
-    inode = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-    held = set()
-    for line in lines:
-        words = line.split()
-        if words[1] == "->":
-            continue  # it waits
-        if words[5] == inode and (byte_range is None or int(words[6]) in byte_range):
-            held.add(int(words[4]))
-    return sorted(pid for pid in held if pid > 0)
 
 
 _LOCKS: Final[weakref.WeakSet[FileLock]] = weakref.WeakSet()

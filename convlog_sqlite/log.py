@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from convlog_sqlite import discovery
 from convlog_sqlite.accepting import Accepting
+from convlog_sqlite.backup import BackingUp
 from convlog_sqlite.branching import Branching
 from convlog_sqlite.database import DURABILITIES
 from convlog_sqlite.drafts import Draft, check_name, check_session_id, is_event_id
@@ -66,7 +67,7 @@ class Anchor:
         return asdict(self)
 
 
-class ConversationLog(Keeping, Accepting, Labelling, Projecting, Tracing, Branching):
+class ConversationLog(Keeping, BackingUp, Accepting, Labelling, Projecting, Tracing, Branching):
     """An open store. Safe to use from several threads; open it anew after fork().
 
     `path` is the store's directory, None for an ephemeral log. `created` says whether this call made it.
@@ -320,6 +321,11 @@ class ConversationLog(Keeping, Accepting, Labelling, Projecting, Tracing, Branch
         return verify(
             self.reader, self._mirror, session_ids, known, self._projections if projections else None
         )
+
+    def _prove(self, reader: Reader) -> list[Finding]:
+        from convlog_sqlite.verify import verify  # noqa: PLC0415 as above
+
+        return list(verify(reader, None))
 
     def anchor(self) -> Anchor:
         """The head of the store's chain, to be kept elsewhere."""

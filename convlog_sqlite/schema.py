@@ -33,7 +33,6 @@ _SET: Final = "convlog"
 
 GET_APPLICATION_ID: Final = "PRAGMA application_id"
 USE_WAL: Final = "PRAGMA journal_mode = WAL"
-NO_WAL: Final = "PRAGMA journal_mode = DELETE"
 FOREIGN_KEY_CHECK: Final = "PRAGMA foreign_key_check"
 APPLIED: Final = "SELECT name FROM _sqlite_migrations WHERE migration_set = ? ORDER BY id"
 TABLES: Final = "SELECT count(*) FROM sqlite_schema WHERE name IN ('_sqlite_migrations', 'store')"
@@ -81,29 +80,6 @@ def build(path: Path, identity: bytes) -> None:
             keep_private(path)  # before the WAL exists: it takes the mode of the database
             connection.execute(USE_WAL)
             fill(connection, identity)
-        finally:
-            connection.close()
-
-
-def use_wal(path: Path) -> None:
-    """Let a database that was copied be what an open store's is: in WAL mode, with every migration."""
-    with translated(str(path)):
-        connection = connect(str(path))
-        try:
-            pending = check(connection, str(path))
-            connection.execute(USE_WAL)
-            if pending:
-                _apply(connection)
-        finally:
-            connection.close()
-
-
-def be_one_file(path: Path) -> None:
-    """Let a database that is not to be an open store's any more have no WAL, so that it stands by itself."""
-    with translated(str(path)):
-        connection = connect(str(path))
-        try:
-            connection.execute(NO_WAL)
         finally:
             connection.close()
 

@@ -56,7 +56,6 @@ FENCE_KIND: Final = "subject-fenced"
 LIFTED_KIND: Final = "fence-lifted"
 KEYS_KIND: Final = "keys-rotated"
 RESTORED_KIND: Final = "store-restored"
-RESTORED_THREAD: Final = "restored"  # by which the newest is found
 
 # What each kind of mutation that convlog itself writes or folds means. Any other kebab-case kind is
 # allowed and kept. `tilldone-*` and `effect-*` are families.
@@ -96,8 +95,8 @@ KINDS: Final = {
     "session-removed": "retention removed a closed session, whole",
     "subject-fenced": "nothing more is to be recorded about a person",
     "fence-lifted": "a fence ended",
+    "store-restored": "the database was put back from a backup",
     "keys-rotated": "the keystore changed: rotate, rekey, import or replace-lost",
-    "store-restored": "the database was put back to what a backup had",
 }
 
 # The key of a piece of state that a task mutation sets, unless the caller gives one.

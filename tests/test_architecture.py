@@ -55,8 +55,6 @@ SPINE = (
     "mirror_check",
     "anchor_check",
     "fork_check",
-    "copying",
-    "backing",
     "effect_check",
     "payload_check",
     "projection_check",
@@ -68,6 +66,7 @@ SPINE = (
     "moment",
     "replaying",
     "session",
+    "backup",
     "keeping",
     "branching",
     "labelling",
@@ -80,7 +79,7 @@ SPINE = (
     "aio_acting",
     "aio_moment",
     "aio_state",
-    "aio_backing",
+    "aio_backup",
     "store_keys",
     "restoring",
     "aio",
@@ -432,8 +431,7 @@ def shared_tables(package: Path, migrations: Path) -> list[str]:
             for text in statements:
                 only_reads = re.match(r"\s*(SELECT|WITH|EXPLAIN)\b", text.value, re.IGNORECASE)
                 if (
-                    module.entry
-                    in ("verify", "tombstones", "effect_check", "fork_check", "anchor_check", "copying")
+                    module.entry in ("verify", "tombstones", "effect_check", "fork_check", "anchor_check")
                     and only_reads
                 ):
                     continue

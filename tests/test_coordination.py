@@ -210,14 +210,14 @@ with ConversationLog.open(sys.argv[1]) as log:
 
 
 def test_agents_in_several_processes_never_have_the_same_task(log, store_path):
-    """Four processes race for forty tasks: each goes to one."""
+    """Eight processes race for a hundred tasks: each goes to one."""
     log.session("s").message("go", agent="lead")
     command = [sys.executable, "-c", CLAIMER, str(store_path)]
     racing = [
-        subprocess.Popen([*command, agent, "40"], stdout=subprocess.PIPE, text=True) for agent in "abcd"
+        subprocess.Popen([*command, agent, "100"], stdout=subprocess.PIPE, text=True) for agent in "abcdefgh"
     ]
     taken = [line for process in racing for line in process.communicate()[0].split()]
-    assert sorted(map(int, taken)) == list(range(40))
+    assert sorted(map(int, taken)) == list(range(100))
 
 
 def test_two_processes_racing_on_one_key_give_one_winner(log, store_path):

@@ -27,6 +27,7 @@ from convlog_sqlite import (
     InvalidEvent,
     MirrorBusy,
     PayloadErased,
+    Projection,
     StoreBusy,
     StoreIOError,
     StoreReadOnly,
@@ -42,6 +43,7 @@ from convlog_sqlite.redaction import Redactor
 from convlog_sqlite.store import committing
 
 MARK = "xyzzy-mark"
+ROUNDS = int(os.environ.get("CONVLOG_TEST_ROUNDS", "60"))
 WHY = {"reason": "test", "by": "operator"}
 SLOTS_AT = 8192
 TRANSCRIPT = Path(__file__).resolve().parent.parent / "tools" / "demo-transcript"
@@ -895,7 +897,7 @@ class TestRaces:
             reader.communicate()
 
     def test_with_writers_an_exporter_and_a_follower(self, log, session, tmp_path):
-        """Four processes append, two exporters and a follower run flat out: no erased text is left anywhere."""
+        """Four processes append, two exporters, a follower and one that keeps snapshots run flat out: no erased text is left."""
         writer = """
             import sys
             from convlog_sqlite import ConversationLog
@@ -914,12 +916,24 @@ class TestRaces:
                 print("ready", flush=True)
                 keeper.follow(stop=stop)
             """
+        snapshotter = """
+            import sys, threading
+            from convlog_sqlite import ConversationLog, Projection
+            stop = threading.Event()
+            bodies = Projection("bodies", lambda state, event: state | {str(event.seq): event.body})
+            with ConversationLog.open(sys.argv[1]) as log:
+                threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
+                print("ready", flush=True)
+                while not stop.is_set():
+                    log.session("s").state(bodies, rebuild=True)
+            """
         out = tmp_path / "out"
+        bodies = Projection("bodies", lambda state, event: state | {str(event.seq): event.body})
         marked = session.append_many(
-            [Draft(type="message", agent="m", body=f"{MARK} {n}") for n in range(60)]
+            [Draft(type="message", agent="m", body=f"{MARK} {n}") for n in range(ROUNDS)]
         )
         needles = secrets_of(log, marked)
-        exporters = [start(exporter, log.path), start(exporter, log.path, out)]
+        exporters = [start(exporter, log.path), start(exporter, log.path, out), start(snapshotter, log.path)]
         for process in exporters:
             process.stdout.readline()
         follower = start(
@@ -937,6 +951,7 @@ class TestRaces:
             assert log.redact(events=[event.id], **WHY).complete
             line = next(iter(session.jsonl(after=event.seq - 1, before=event.seq + 1)))
             assert b'"redacted"' in line
+            assert session.state(bodies)[str(event.seq)] is None
             for root in (log.path / "sessions", out):
                 text = (root / "s" / "conversation.jsonl").read_bytes()
                 assert f'"{MARK} {event.body.split()[1]}"'.encode() not in text

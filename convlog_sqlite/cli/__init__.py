@@ -61,8 +61,8 @@ VERBS: Final = {
     ),
     "fence": Entry("labelling", "fence", "care", "convlog fence lift 'Ann Lee' --by ops"),
     "anchor": Entry("care", "anchor", "care", "convlog anchor > head.json"),
-    "backup": Entry("backups", "backup", "care", "convlog backup /media/usb/monday.db"),
-    "restore": Entry("backups", "restore", "care", "convlog restore /media/usb/monday.db --by ops"),
+    "backup": Entry("backups", "backup", "care", "convlog backup /backups/2026-12-01"),
+    "restore": Entry("backups", "restore", "care", "convlog restore /backups/2026-12-01 --by ops"),
     "keys": Entry("keys", "keys", "care", "convlog keys rotate --key-file ~/.config/convlog.kek --by ops"),
     "effects": Entry("acting", "effects", "plumbing", "convlog effects build --in-doubt"),
     "recover": Entry(

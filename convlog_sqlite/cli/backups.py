@@ -1,131 +1,107 @@
-"""Verbs for the worst day and the days before it: backup, restore."""
+"""Verbs that keep a copy and put it back: backup, restore."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Self
+from typing import Annotated
 
 import typer
 
-from convlog_sqlite import restore as put_back
+from convlog_sqlite import Restoration
+from convlog_sqlite import restore as restore_backup
 from convlog_sqlite.cli import render
-from convlog_sqlite.cli.failing import complain
-from convlog_sqlite.cli.options import (
-    JsonOption,
-    StoreOption,
-    key_source,
-    put_json,
-    reading,
-    say,
-    settings,
-    usage_error,
-    writing,
-)
-from convlog_sqlite.cli.retention_options import By
+from convlog_sqlite.cli.failing import REFUSED, complain, fail
+from convlog_sqlite.cli.options import JsonOption, StoreOption, key_source, put_json, say, settings, writing
 
 
 def backup(
     context: typer.Context,
     destination: Annotated[
-        str,
-        typer.Argument(metavar="DEST", show_default=False, help="A new file, in a directory that is there."),
+        str, typer.Argument(metavar="DEST", show_default=False, help="A new directory for the backup.")
     ],
     with_keys: Annotated[
         bool,
-        typer.Option("--with-keys", help="Copy the keystore too, to DEST.keys.", show_default=False),
+        typer.Option("--with-keys", help="The keystore too, as it is kept.", show_default=False),
     ] = False,
     bare_keys: Annotated[
         bool,
         typer.Option(
             "--bare-keys",
-            help="With --with-keys: also where no key-encryption key protects it.",
+            help="With --with-keys: also a keystore that no key-encryption key protects.",
             show_default=False,
         ),
     ] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the database to one new file, and verify it, while others write.
+    """Copy the database while others write, and check the copy as verify does. It holds no keys.
 
-    Its payloads open with the store's keystore only, and those that are erased later no longer. A copy of the keystore is another matter: no erasure reaches it, so keep it apart from the database, and make a new one after an erasure.
+    What is erased later stays erased when the backup is restored beside the current keystore. With its own copy of
+    the keys it does not: keep those apart from it, and destroy them when something is erased.
     """
     if bare_keys and not with_keys:
-        raise usage_error("says something of --with-keys only", "--bare-keys")
-    on = render.screen(context, as_json=as_json)
-    opened = writing(context, store, create=False) if with_keys else reading(context, store)
-    with opened as log, _Progress() as progress:
-        found = log.backup(destination, with_keys=with_keys, bare_keys=bare_keys, progress=progress.show)
-    _print(found.to_dict(), on)
+        raise typer.BadParameter("goes with --with-keys", param_hint="'--bare-keys'")
+    with writing(context, store, create=False) as log:
+        found = log.backup(destination, with_keys=with_keys, bare_keys=bare_keys)
+    if render.screen(context, as_json=as_json) is None:
+        put_json(found.to_dict())
+        return
+    keys = "without keys" if found.keys is None else f"with the keystore ({found.keys})"
+    say(f"{found.events} events, {found.bytes:,} bytes, {keys}, verified: {found.path}")
 
 
 def restore(
     context: typer.Context,
     source: Annotated[
-        str,
-        typer.Argument(
-            metavar="BACKUP", show_default=False, help="What `backup` wrote, or `log.db.before-...`."
-        ),
+        str, typer.Argument(metavar="BACKUP", show_default=False, help="What `convlog backup` made.")
     ],
-    by: By,
+    by: Annotated[
+        str,
+        typer.Option("--by", metavar="NAME", envvar="CONVLOG_AGENT", help="The agent that answers for it."),
+    ],
     discard: Annotated[
         bool,
-        typer.Option("--discard", help="Do not keep the database that is replaced.", show_default=False),
+        typer.Option("--discard", help="Do not keep the database that is there.", show_default=False),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, do nothing.", show_default=False)
+        bool, typer.Option("--dry-run", help="Say what would be done, change nothing.", show_default=False)
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.", show_default=False)] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Put the database of a backup in place of the store's, or make a store of it where there is none.
+    """Put a backup in place of the store's database, or make a store of it where there is none.
 
-    Nobody may have the store open. The keystore stays: what was erased since stays erased. The database that is replaced is kept beside it, and restoring that one undoes this. Where there is no store, the keystore is BACKUP.keys, or what --keys in front of the verb names.
+    The keystore stays, and what was erased since stays erased. Events that came after the backup go, and with them holds, policies, roles and fences; the database that was there is set aside under another name. Nobody may have the store open. On a terminal the plan is shown and you are asked; elsewhere it needs --yes.
     """
-    on = render.screen(context, as_json=as_json)
     given = settings(context)
-    with _Progress() as progress:
-        found = put_back(
-            source,
-            store or given.store,
-            keys=given.keys,
-            by=by,
-            discard=discard,
-            dry_run=dry_run,
-            kek=key_source(),
-            progress=progress.show,
+    place = store or given.store
+
+    def run(*, dry: bool) -> Restoration:
+        return restore_backup(
+            source, place, by=by, keys=given.keys, kek=key_source(), dry_run=dry, discard=discard
         )
-    _print(found.to_dict(), on)
-    sys.stdout.flush()
-    if found.lost:
-        complain(f"{found.lost} events of the backup have no key here; `convlog verify` names them")
 
-
-def _print(said: dict[str, object], on: render.Screen | None) -> None:
-    if on is None:
-        put_json(said)
+    if not (yes or dry_run):
+        if not sys.stdin.isatty():
+            fail(
+                REFUSED,
+                "nothing was restored: nobody can be asked here; --dry-run shows the plan, --yes does it",
+            )
+        complain(_sentence(run(dry=True)))
+        if not typer.confirm("Restore?", err=True):
+            fail(REFUSED, "nothing was restored")
+    found = run(dry=dry_run)
+    if render.screen(context, as_json=as_json) is None:
+        put_json(found.to_dict())
         return
-    for line in render.tree(said, on):
-        say(line)
+    say(_sentence(found))
+    if found.set_aside:
+        say(f"What was there before: {found.set_aside}")
 
 
-class _Progress:
-    """One line on stderr that is written over, where that is a terminal."""
-
-    def __init__(self) -> None:
-        self._shown = ""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def show(self, what: str, done: int, of: int) -> None:
-        """Show how far it is."""
-        line = f"{what} {100 * done // of if of else 100} %"
-        if sys.stderr.isatty() and line != self._shown:
-            self._shown = line
-            sys.stderr.write(f"\r{line:<16}")
-            sys.stderr.flush()
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown:
-            sys.stderr.write("\r" + " " * 16 + "\r")
-            sys.stderr.flush()
+def _sentence(found: Restoration) -> str:
+    will = "would be restored" if found.dry_run else "restored"
+    made = "a new store" if found.new else "the store"
+    erased = f", {found.erased} erased since" if found.erased else ""
+    return f"{made} {found.store} {will} to {found.pos} events; {found.lost} later ones go{erased}"

@@ -48,7 +48,7 @@ from convlog_sqlite.gate import WriterGate
 from convlog_sqlite.instants import Clock
 from convlog_sqlite.kek import UNWRAPPED, KeySource
 from convlog_sqlite.keystore import Keystore
-from convlog_sqlite.locks import FileLock, holders
+from convlog_sqlite.locks import FileLock
 from convlog_sqlite.store import copies
 from convlog_sqlite.store.committing import HIGHEST_SLOT, Writer
 from convlog_sqlite.store.preparing import prepare
@@ -105,7 +105,7 @@ def create(
     """
     check_platform()
     check_sqlite()
-    check_place(directory)
+    _check_place(directory)
     make_private_directory(directory)
     check_filesystem(directory)
     gate = WriterGate(directory / GATE)
@@ -126,7 +126,7 @@ def create(
         gate.close()
 
 
-def keystore_aside_name(directory: Path, keystore_path: Path) -> str:
+def _keystore_aside(directory: Path, keystore_path: Path) -> str:
     """The name under which the keystore of this store, and no other's, is built."""
     place = hashlib.blake2b(os.fsencode(directory), digest_size=8).hexdigest()
     return f".{keystore_path.name}.convlog-new-{place}"
@@ -134,10 +134,10 @@ def keystore_aside_name(directory: Path, keystore_path: Path) -> str:
 
 def _keystore_asides(directory: Path, keystore_path: Path) -> list[Path]:
     """What a crash left of it. `--keys` may point among the keystores of others: no pattern is used there."""
-    return [keystore_path.with_name(keystore_aside_name(directory, keystore_path))]
+    return [keystore_path.with_name(_keystore_aside(directory, keystore_path))]
 
 
-def check_place(directory: Path) -> None:
+def _check_place(directory: Path) -> None:
     """Refuse to scatter a store's files among others."""
     try:
         found = {entry.name for entry in directory.iterdir()}
@@ -178,7 +178,7 @@ def _build(
     identity = uuid.uuid4().bytes
     point_to(directory, keystore_path)
     aside = directory / f"{_ASIDE}{os.getpid()}"
-    keystore_aside = keystore_path.with_name(keystore_aside_name(directory, keystore_path))
+    keystore_aside = keystore_path.with_name(_keystore_aside(directory, keystore_path))
     keystores.create(keystore_aside, identity, UNWRAPPED if kek is None or kek.only_opens else kek.wrapping())
     keystore = Keystore.open(keystore_aside, identity, kek=kek)
     try:
@@ -315,10 +315,7 @@ def alone(directory: Path) -> Iterator[None]:
         deadline = time.monotonic() + _ALONE_SECONDS
         while not handles.try_acquire():
             if time.monotonic() > deadline:
-                there = holders(handles.path)
-                who = f" in process {', '.join(map(str, there))}" if there else ""
-                rule = f"the store is open{who}; close every handle on it, then try again"
-                raise StoreBusy(handles.path, rule, holder=there[0] if there else None)
+                raise StoreBusy(handles.path, "the store is open; close every handle on it, then try again")
             time.sleep(0.01)
         yield
     finally:

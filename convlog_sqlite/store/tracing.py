@@ -8,6 +8,7 @@ is nearest is found first.
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,10 +21,9 @@ from convlog_sqlite.instants import id_bytes
 from convlog_sqlite.store.reading import SELECT_POS, Opener, Row
 from convlog_sqlite.vocabulary import LINKS
 
-SELECT_NODE: Final = """
-SELECT s.name, v.seq, v.id, v.bytes, p.slot, p.sealed FROM envelope AS v
-CROSS JOIN session AS s ON s.id = v.session LEFT JOIN payload AS p ON p.pos = v.pos WHERE v.pos = ?"""
-# The call of a result stands in the same session, or in one that it was forked from.
+SELECT_NODES: Final = """
+SELECT s.name, v.seq, v.id, v.bytes, p.slot, p.sealed FROM json_each(?) AS j CROSS JOIN envelope AS v ON v.pos = j.value
+CROSS JOIN session AS s ON s.id = v.session LEFT JOIN payload AS p ON p.pos = v.pos ORDER BY j.key"""
 SELECT_REASONS: Final = """
 SELECT 0, e.parent FROM envelope AS v CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq
 WHERE v.pos = ?1 AND e.parent IS NOT NULL
@@ -93,9 +93,11 @@ def _walk(database: Database, opener: Opener, event_id: str, limit: int, *, forw
         if start is None:
             raise UnknownReference("event", event_id)
         depths, found, is_whole = _breadth_first(connection, start, limit, forward=forward)
-        nodes = {pos: _node(connection, pos) for pos in depths}
+        nodes = fetch(connection, SELECT_NODES, (json.dumps(list(depths)),))
+    if len(nodes) != len(depths):
+        raise StoreCorrupt("link", "it names a position where nothing stands")
     # Of a session that was removed, the edges that lead there are left, and nothing to be shown.
-    rows = {pos: row for pos, row in nodes.items() if row[3]}
+    rows = {pos: row for pos, row in zip(depths, nodes, strict=True) if row[3]}
     events = _events(opener, list(rows.values()))
     ids = {pos: event.id for pos, event in zip(rows, events, strict=True)}
     edges = [
@@ -130,14 +132,6 @@ def _edges(connection: Connection, pos: int, limit: int, *, forward: bool) -> li
     if forward:
         return fetch(connection, SELECT_OUTCOMES, (pos, limit + 1))
     return fetch(connection, SELECT_REASONS, (pos,))
-
-
-def _node(connection: Connection, pos: int) -> tuple[str, *Row]:
-    rows = fetch(connection, SELECT_NODE, (pos,))
-    if not rows:
-        raise StoreCorrupt("link", f"it names position {pos}, where nothing stands")
-    node: tuple[str, *Row] = rows[0]
-    return node
 
 
 def _events(opener: Opener, rows: list[tuple[str, *Row]]) -> list[Event]:
