@@ -4,7 +4,8 @@ A backup is a directory with `log.db`, and with `log.keys` where that was asked 
 key: restored beside the current keystore, what was erased since stays erased. A copy of the keystore brings
 back what is erased after it was made, so it is only given under a key-encryption key, or on the explicit word.
 
-The keystore is copied after the database, so that it has the key of every event there. Everything is built aside,
+The keystore is copied after the database, so that it has the key of every event there, and while no erasure is
+begun or half done: what was erased by the time a backup gets its name, no key in it opens. Everything is built aside,
 checked, synced and then renamed: under the name of a backup there is a whole one.
 """
 
@@ -15,19 +16,20 @@ import shutil
 import tempfile
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from convlog_sqlite import rekeying
 from convlog_sqlite.database import Database, connect, translated, value
-from convlog_sqlite.errors import BackupRefused, NotAStore, StoreCorrupt, os_errors
+from convlog_sqlite.errors import BackupRefused, NotAStore, StoreCorrupt, StoreReadOnly, os_errors
 from convlog_sqlite.filesystem import keep_private, sync, sync_directory
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.instants import Clock
 from convlog_sqlite.kek import BARE
 from convlog_sqlite.keystore import Keystore
+from convlog_sqlite.redaction import Redactor
 from convlog_sqlite.store import opening
 from convlog_sqlite.store.committing import Writer
 from convlog_sqlite.store.reader import Reader
@@ -37,6 +39,7 @@ USE_WAL: Final = "PRAGMA journal_mode = WAL"
 USE_NO_WAL: Final = "PRAGMA journal_mode = DELETE"
 INTEGRITY_CHECK: Final = "PRAGMA integrity_check(1)"
 _ASIDE: Final = ".convlog-backup-"
+_STEPS: Final = 50_000  # of SQLite's machine
 _SEVERITY: Final = "fault"
 
 
@@ -68,6 +71,8 @@ class BackingUp:
     _clock: Clock
 
     @abstractmethod
+    def _redactor(self) -> Redactor: ...
+    @abstractmethod
     def _prove(self, reader: Reader) -> list[Finding]: ...
 
     def backup(self, destination: str | Path, *, with_keys: bool = False, bare_keys: bool = False) -> Backup:
@@ -80,21 +85,41 @@ class BackingUp:
         if self.path is None:
             raise NotAStore(":memory:", "an ephemeral log has no backups")
         target = Path(destination).absolute()
-        keystore = self._store.keystore
-        if with_keys and keystore.header.kept == BARE and not bare_keys:
-            raise BackupRefused(target, "bare-keys", "the keystore is under no key-encryption key")
+        if with_keys:
+            with self._keystore_to_copy(target, bare_keys=bare_keys):
+                pass  # refused before the work, not after it
         if os.path.lexists(target):
             raise BackupRefused(target, "exists", "there is something already")
         with _aside(target) as aside:
             copy = aside / opening.DATABASE
             copy_database(self._store.database.path, copy)
-            if with_keys:
-                rekeying.write(aside / opening.KEYSTORE, keystore.header, rekeying.copied(keystore))
             pos, chain = self._check(copy)
-            size = sum(file.stat().st_size for file in aside.iterdir())
-            give_name(aside, target)
-        kept = None if not with_keys else "bare" if keystore.header.kept == BARE else "wrapped"
+            with ExitStack() as held:
+                kept = self._copy_keys(held, aside, target, bare_keys=bare_keys) if with_keys else None
+                size = sum(file.stat().st_size for file in aside.iterdir())
+                give_name(aside, target)
         return Backup(str(target), pos, pos, chain.hex(), size, kept)
+
+    def _copy_keys(self, held: ExitStack, aside: Path, target: Path, *, bare_keys: bool) -> str:
+        """Copy the keystore, and how it is kept. Until `held` ends, no erasure can come between it and its name.
+
+        One that was begun before is finished first: what was erased by then, the copy has no key of.
+        """
+        held.enter_context(self._redactor().at_rest())
+        with self._keystore_to_copy(target, bare_keys=bare_keys) as keystore:
+            rekeying.write(aside / opening.KEYSTORE, keystore.header, rekeying.copied(keystore))
+            return "bare" if keystore.header.kept == BARE else "wrapped"
+
+    @contextmanager
+    def _keystore_to_copy(self, target: Path, *, bare_keys: bool) -> Iterator[Keystore]:
+        """The keystore as it is kept now: it may have been given another key since this handle opened it."""
+        if self._store.database.read_only:
+            raise StoreReadOnly(self._store.keystore.path, "to copy keys, open the store for writing")
+        path, store_id = Path(self._store.keystore.path), self.reader.store_id
+        with closing(Keystore.open(path, store_id, writable=False)) as keystore:
+            if keystore.header.kept == BARE and not bare_keys:
+                raise BackupRefused(target, "bare-keys", "the keystore is under no key-encryption key")
+            yield keystore
 
     def _check(self, copy: Path) -> tuple[int, bytes]:
         """Hold a copy to everything that can be checked; the end of its chain. Raises StoreCorrupt."""
@@ -114,6 +139,7 @@ def copy_database(source: str | Path, target: Path) -> None:
     with translated(str(source)), os_errors(target):
         reading = connect(str(source), read_only=True)
         try:
+            reading.set_progress_handler(lambda: False, _STEPS)  # lets an interrupt through
             reading.execute(VACUUM_INTO, (str(target),))
         finally:
             reading.close()

@@ -104,4 +104,6 @@ def _sentence(found: Restoration) -> str:
     will = "would be restored" if found.dry_run else "restored"
     made = "a new store" if found.new else "the store"
     erased = f", {found.erased} erased since" if found.erased else ""
+    if found.lost is None:
+        return f"{made} {found.store} {will} to {found.pos} events; what is there now is damaged{erased}"
     return f"{made} {found.store} {will} to {found.pos} events; {found.lost} later ones go{erased}"
