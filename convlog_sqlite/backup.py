@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from convlog_sqlite import rekeying
 from convlog_sqlite.database import Database, connect, translated, value
-from convlog_sqlite.errors import BackupRefused, NotAStore, StoreCorrupt, StoreReadOnly, os_errors
+from convlog_sqlite.errors import BackupRefused, NotAStore, StoreCorrupt, StoreFull, StoreReadOnly, os_errors
 from convlog_sqlite.filesystem import keep_private, sync, sync_directory
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.instants import Clock
@@ -40,6 +40,9 @@ USE_NO_WAL: Final = "PRAGMA journal_mode = DELETE"
 INTEGRITY_CHECK: Final = "PRAGMA integrity_check(1)"
 _ASIDE: Final = ".convlog-backup-"
 _STEPS: Final = 50_000  # of SQLite's machine
+# What `verify` says of the keystore, not of the database: a copy is none the worse for it. What is erased while a
+# copy is checked, it cannot know; and keys that are lost would be no reason to go without backups from then on.
+OF_THE_KEYSTORE: Final = frozenset({"tombstone", "key-lost", "keystore-short"})
 _SEVERITY: Final = "fault"
 
 
@@ -124,8 +127,7 @@ class BackingUp:
     def _check(self, copy: Path) -> tuple[int, bytes]:
         """Hold a copy to everything that can be checked; the end of its chain. Raises StoreCorrupt."""
         with opened(copy, self._store.keystore, self.reader.store_id, self._clock) as reader:
-            # What is erased while this goes on, the copy cannot know; the tombstones it has are the log's own.
-            found = (one for one in self._prove(reader) if one.rule != "tombstone")
+            found = (one for one in self._prove(reader) if one.rule not in OF_THE_KEYSTORE)
             faults = [one for one in found if one.severity == _SEVERITY]
             if faults:
                 raise StoreCorrupt(copy, f"the backup was not kept: {faults[0].rule}: {faults[0].detail}")
@@ -136,7 +138,7 @@ class BackingUp:
 
 def copy_database(source: str | Path, target: Path) -> None:
     """Copy a database into a new private file in WAL mode, from one snapshot; nobody waits. Raises StoreError."""
-    with translated(str(source)), os_errors(target):
+    with _naming(target), translated(str(source)), os_errors(target):
         reading = connect(str(source), read_only=True)
         try:
             reading.set_progress_handler(lambda: False, _STEPS)  # lets an interrupt through
@@ -151,6 +153,15 @@ def copy_database(source: str | Path, target: Path) -> None:
                 raise StoreCorrupt(target, "the copy of the database is damaged")
         finally:
             written.close()
+
+
+@contextmanager
+def _naming(target: Path) -> Iterator[None]:
+    """What is full is where it is written to, not where it is read from."""
+    try:
+        yield
+    except StoreFull:
+        raise StoreFull(target) from None
 
 
 def leave_wal(path: Path) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from convlog_sqlite import discovery, rekeying, schema
-from convlog_sqlite.backup import copy_database, leave_wal, opened
+from convlog_sqlite.backup import OF_THE_KEYSTORE, copy_database, leave_wal, opened
 from convlog_sqlite.database import BUSY_SECONDS, Database, connect, fetch, translated
 from convlog_sqlite.drafts import Draft, check_name
 from convlog_sqlite.errors import (
@@ -48,7 +48,7 @@ from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.reading import SELECT_STORE_HEAD
 from convlog_sqlite.store.reserved import known_keys
 from convlog_sqlite.verify import verify
-from convlog_sqlite.vocabulary import RESTORED_KIND, STORE_SESSION
+from convlog_sqlite.vocabulary import RESTORED_KIND, RESTORED_THREAD, STORE_SESSION
 
 SET_ASIDE: Final = "log.db.before-restore-"
 _NEW: Final = "log.db.new-"
@@ -60,7 +60,7 @@ class Restoration:
 
     `pos` is the last position of the backup, `lost` how many events of the store it does not have, None where the
     store's database is too damaged to tell; `set_aside` the file that the database was moved to, `erased` how many events were redacted again, because they were erased
-    since, and `new` whether there was no store before.
+    since, and `new` whether there was no store before. The keystore has no key for `lost_keys` of the backup's events.
     """
 
     store: str
@@ -70,6 +70,7 @@ class Restoration:
     new: bool
     set_aside: str | None
     dry_run: bool
+    lost_keys: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """The result as JSON values."""
@@ -167,8 +168,8 @@ def _over(
             _built(source, target, registered) as built,
             closing(_keystore(keystore_path, source, kek)) as keystore,
         ):
-            _check(built, keystore, source.store_id, clock)
-            done = Restoration(str(target), source.pos, lost, 0, False, None, dry_run)
+            keyless = _check(built, keystore, source.store_id, clock)
+            done = Restoration(str(target), source.pos, lost, 0, False, None, dry_run, keyless)
             if dry_run:
                 return done
             _set_mirrors_aside(target, built, keystore, source.store_id, clock)
@@ -255,12 +256,12 @@ def _anew(
                 rekeying.put_in_place(place, copied.header, rekeying.copied(copied))
         built = held.enter_context(_built(source, target, ()))
         keystore = held.enter_context(closing(_keystore(place, source, kek)))
-        _check(built, keystore, source.store_id, clock)
+        keyless = _check(built, keystore, source.store_id, clock)
         _set_mirrors_aside(target, built, keystore, source.store_id, clock)
         _remove_wal(target / opening.DATABASE)
         built.rename(target / opening.DATABASE)
         sync_directory(target)
-    return done
+    return replace(done, lost_keys=keyless)
 
 
 def _is_ours(name: str) -> bool:
@@ -290,20 +291,25 @@ def _built(source: _Source, target: Path, registered: Sequence[str]) -> Iterator
             built.with_name(built.name + suffix).unlink(missing_ok=True)
 
 
-def _check(built: Path, keystore: Keystore, store_id: bytes, clock: Clock) -> None:
-    """Refuse a database that does not verify with the keystore, or is not as convlog makes one. Raises BackupRefused."""
+def _check(built: Path, keystore: Keystore, store_id: bytes, clock: Clock) -> int:
+    """Refuse a database that does not verify, or is not as convlog makes one. Of how many events the keystore has no key.
+
+    Raises BackupRefused.
+    """
     with opened(built, keystore, store_id, clock) as reader:
         with reader.database.read() as connection:
             strange = schema.differences(connection)
         if strange:
             rule = f"its tables and guards are not those that convlog makes: {', '.join(strange[:3])}"
             raise BackupRefused(built, "faults", rule)
-        # What was erased since is redacted again, once the database is in its place.
-        faults = [one for one in verify(reader, None) if one.severity == "fault" and one.rule != "tombstone"]
-    if faults:
-        raise BackupRefused(
-            built, "faults", f"the backup does not verify: {faults[0].rule}: {faults[0].detail}"
-        )
+        lost = 0
+        for one in verify(reader, None):
+            lost += one.rule == "key-lost"
+            # What was erased since is redacted again, once the database is in its place.
+            if one.severity == "fault" and one.rule not in OF_THE_KEYSTORE:
+                rule = f"the backup does not verify: {one.rule}: {one.detail}"
+                raise BackupRefused(built, "faults", rule)
+    return lost
 
 
 def _set_mirrors_aside(target: Path, built: Path, keystore: Keystore, store_id: bytes, clock: Clock) -> None:
@@ -383,7 +389,7 @@ def _tell(
     store = opening.open_store(target, durability="full", read_only=False, keys=keys, clock=clock, kek=kek)
     try:
         value = {"pos": done.pos, "lost": done.lost}
-        draft = Draft(type="mutation", agent=by, kind=RESTORED_KIND, value=value)
+        draft = Draft(type="mutation", agent=by, kind=RESTORED_KIND, thread_id=RESTORED_THREAD, value=value)
         prepared = prepare(draft, store.keystore.pepper)
         store.writer.record_decision(STORE_SESSION, lambda _: prepared)
     finally:

@@ -92,6 +92,8 @@ def restore(
         if not typer.confirm("Restore?", err=True):
             fail(REFUSED, "nothing was restored")
     found = run(dry=dry_run)
+    if found.lost_keys:
+        complain(f"the keystore has no key for {found.lost_keys} events; `convlog verify` names them")
     if render.screen(context, as_json=as_json) is None:
         put_json(found.to_dict())
         return
