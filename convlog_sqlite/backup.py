@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,9 +34,13 @@ from convlog_sqlite.store import opening
 from convlog_sqlite.store.committing import Writer
 from convlog_sqlite.store.reader import Reader
 
+Progress = Callable[[int, int], None]
+
 VACUUM_INTO: Final = "VACUUM INTO ?"
 USE_WAL: Final = "PRAGMA journal_mode = WAL"
 USE_NO_WAL: Final = "PRAGMA journal_mode = DELETE"
+PAGE_COUNT: Final = "PRAGMA page_count"
+PAGE_SIZE: Final = "PRAGMA page_size"
 INTEGRITY_CHECK: Final = "PRAGMA integrity_check(1)"
 _ASIDE: Final = ".convlog-backup-"
 _STEPS: Final = 50_000  # of SQLite's machine
@@ -78,11 +82,19 @@ class BackingUp:
     @abstractmethod
     def _prove(self, reader: Reader) -> list[Finding]: ...
 
-    def backup(self, destination: str | Path, *, with_keys: bool = False, bare_keys: bool = False) -> Backup:
+    def backup(
+        self,
+        destination: str | Path,
+        *,
+        with_keys: bool = False,
+        bare_keys: bool = False,
+        progress: Progress | None = None,
+    ) -> Backup:
         """Write a backup to `destination`, a new directory, while others write; checked as `verify` checks.
 
         The database only, unless `with_keys` adds the keystore, as it is kept. A keystore under no key-encryption
-        key is refused without `bare_keys`: such a copy reads for ever what is erased after it.
+        key is refused without `bare_keys`: such a copy reads for ever what is erased after it. `progress` is called
+        with how many bytes are copied, and of how many; the check comes after them.
         Raises BackupRefused and StoreError; then nothing is there.
         """
         if self.path is None:
@@ -95,7 +107,7 @@ class BackingUp:
             raise BackupRefused(target, "exists", "there is something already")
         with _aside(target) as aside:
             copy = aside / opening.DATABASE
-            copy_database(self._store.database.path, copy)
+            copy_database(self._store.database.path, copy, progress)
             pos, chain = self._check(copy)
             with ExitStack() as held:
                 kept = self._copy_keys(held, aside, target, bare_keys=bare_keys) if with_keys else None
@@ -136,13 +148,22 @@ class BackingUp:
         return end
 
 
-def copy_database(source: str | Path, target: Path) -> None:
+def copy_database(source: str | Path, target: Path, progress: Progress | None = None) -> None:
     """Copy a database into a new private file in WAL mode, from one snapshot; nobody waits. Raises StoreError."""
     with _naming(target), translated(str(source)), os_errors(target):
         reading = connect(str(source), read_only=True)
         try:
-            reading.set_progress_handler(lambda: False, _STEPS)  # lets an interrupt through
+            expected = int(value(reading, PAGE_COUNT)) * int(value(reading, PAGE_SIZE))
+
+            def look() -> bool:
+                if progress is not None and target.exists():
+                    progress(min(target.stat().st_size, expected), expected)
+                return False  # go on
+
+            reading.set_progress_handler(look, _STEPS)  # it lets an interrupt through, too
             reading.execute(VACUUM_INTO, (str(target),))
+            if progress is not None:
+                progress(expected, expected)
         finally:
             reading.close()
         keep_private(target)

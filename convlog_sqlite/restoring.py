@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from convlog_sqlite import discovery, rekeying, schema
-from convlog_sqlite.backup import OF_THE_KEYSTORE, copy_database, leave_wal, opened
+from convlog_sqlite.backup import OF_THE_KEYSTORE, Progress, copy_database, leave_wal, opened
 from convlog_sqlite.database import BUSY_SECONDS, Database, connect, fetch, translated
 from convlog_sqlite.drafts import Draft, check_name
 from convlog_sqlite.errors import (
@@ -97,13 +97,15 @@ def restore(
     kek: KeySource | None = None,
     dry_run: bool = False,
     discard: bool = False,
+    progress: Progress | None = None,
     clock: Clock = system_clock,
 ) -> Restoration:
     """Put a backup in the place of a store's database, or make a store of it where none is.
 
     `backup` is what `ConversationLog.backup` made. `store` is found as `ConversationLog.open` finds it. A store that
     is there keeps its keystore; for a new one it is the one at `keys`, or else the backup's own. The database that
-    was there is set aside, unless `discard`. `by` is the agent that answers for it.
+    was there is set aside, unless `discard`. `by` is the agent that answers for it. `progress` is called with how
+    many bytes are copied, and of how many.
 
     Raises BackupRefused for a backup of another store, one with faults, without keys, or while an erasure is
     pending that a file out of reach holds up; StoreBusy while any handle is open; StoreError. Then nothing changed.
@@ -113,9 +115,11 @@ def restore(
     source = _source(Path(backup).absolute())
     keystore_path = None if keys is None else Path(keys).absolute()
     if opening.exists(target):
-        done = _over(source, target, keystore_path, kek, clock, dry_run=dry_run, discard=discard)
+        done = _over(
+            source, target, keystore_path, kek, clock, progress=progress, dry_run=dry_run, discard=discard
+        )
     else:
-        done = _anew(source, target, keystore_path, kek, clock, dry_run=dry_run)
+        done = _anew(source, target, keystore_path, kek, clock, progress=progress, dry_run=dry_run)
     if dry_run:
         return done
     # While the log is as short as the backup was: later it might have as many events, and other ones.
@@ -152,6 +156,7 @@ def _over(
     kek: KeySource | None,
     clock: Clock,
     *,
+    progress: Progress | None,
     dry_run: bool,
     discard: bool,
 ) -> Restoration:
@@ -165,7 +170,7 @@ def _over(
     with opening.alone(target):
         lost, registered = _look(source, target)
         with (
-            _built(source, target, registered) as built,
+            _built(source, target, registered, progress) as built,
             closing(_keystore(keystore_path, source, kek)) as keystore,
         ):
             keyless = _check(built, keystore, source.store_id, clock)
@@ -224,7 +229,14 @@ def _keystore(path: Path, source: _Source, kek: KeySource | None) -> Keystore:
 
 
 def _anew(
-    source: _Source, target: Path, keys: Path | None, kek: KeySource | None, clock: Clock, *, dry_run: bool
+    source: _Source,
+    target: Path,
+    keys: Path | None,
+    kek: KeySource | None,
+    clock: Clock,
+    *,
+    progress: Progress | None,
+    dry_run: bool,
 ) -> Restoration:
     """Make a store of a backup, also where a keystore is left of one, or an attempt that failed."""
     names = {entry.name for entry in target.iterdir()} if target.is_dir() else set()
@@ -254,7 +266,7 @@ def _anew(
         if theirs != place:
             with closing(Keystore.open(theirs, source.store_id, writable=False)) as copied:
                 rekeying.put_in_place(place, copied.header, rekeying.copied(copied))
-        built = held.enter_context(_built(source, target, ()))
+        built = held.enter_context(_built(source, target, (), progress))
         keystore = held.enter_context(closing(_keystore(place, source, kek)))
         keyless = _check(built, keystore, source.store_id, clock)
         _set_mirrors_aside(target, built, keystore, source.store_id, clock)
@@ -269,13 +281,15 @@ def _is_ours(name: str) -> bool:
 
 
 @contextmanager
-def _built(source: _Source, target: Path, registered: Sequence[str]) -> Iterator[Path]:
+def _built(
+    source: _Source, target: Path, registered: Sequence[str], progress: Progress | None
+) -> Iterator[Path]:
     """The database to be, beside the one that is there; gone at the end unless it was renamed."""
     for left in target.glob(f"{_NEW}*"):
         left.unlink()
     built = target / f"{_NEW}{os.getpid()}"
     try:
-        copy_database(source.database, built)
+        copy_database(source.database, built, progress)
         schema.upgrade(built)
         with translated(str(built)):
             connection = connect(str(built))

@@ -32,7 +32,6 @@ from convlog_sqlite import (
     restore,
 )
 from convlog_sqlite.store.erasing import Scope
-from tests.conftest import FakeClock
 
 SECRET = "the secret of the day is 4711"
 
@@ -669,9 +668,10 @@ class TestKeysAndErasures:
             assert log.event(new.id).body == "goes on"
             assert log.event(ids[0]).answer == "lost"
 
-    def test_a_session_that_was_removed_since_comes_back_without_its_content(self, store_path, tmp_path):
+    def test_a_session_that_was_removed_since_comes_back_without_its_content(
+        self, store_path, tmp_path, clock
+    ):
         """Its redactions cannot be redacted: verify notes them, and finds no fault."""
-        clock = FakeClock()
         with ConversationLog.init(store_path, clock=clock) as log:
             session = log.session("old")
             erased = session.message(f"{SECRET} a", agent="a")
@@ -790,3 +790,20 @@ with ConversationLog.open(sys.argv[1]) as log:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert (done.stdout, done.returncode) == ("interrupted\n", 0)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [".convlog"]
+
+
+def test_progress_goes_up_to_the_whole(store, tmp_path):
+    """Bytes of bytes, never more than all and never fewer than before."""
+    path, _ = store
+    told = []
+    with ConversationLog.open(path) as log:
+        for _ in range(10):
+            log.session("s").append_many([Draft(type="message", agent="a", body="x" * 4000)] * 500)
+        log.backup(tmp_path / "b", progress=lambda done, of: told.append((done, of)))
+    assert told
+    assert told == sorted(told)
+    assert len({of for _, of in told}) == 1
+    assert all(0 <= done <= of for done, of in told)
+    told.clear()
+    restore(tmp_path / "b", path, by="ops", progress=lambda done, of: told.append((done, of)))
+    assert told
