@@ -441,6 +441,7 @@ class TestAppends:
             "keeping.py": "policies and holds: names that must stay what they are",
             "noting.py": "changes of the keystore: an act and the agent",
             "redaction.py": "fences: a digest and the agent",
+            "restoring.py": "restored: positions and the agent",
             "store/committing.py": "session-opened: the agent, scrubbed already",
             "store/emptying.py": "removals: names, policy and counts",
             "store/erasing.py": "redactions: a reason and counts",
