@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 
-from convlog_sqlite.backup import Backup
+from convlog_sqlite.backup import Backup, Progress
 from convlog_sqlite.log import ConversationLog
 from convlog_sqlite.threads import Result
 
@@ -24,10 +24,21 @@ class AsyncBackingUp:
         """The result of a blocking call, made in another thread."""
 
     async def backup(
-        self, destination: str | Path, *, with_keys: bool = False, bare_keys: bool = False
+        self,
+        destination: str | Path,
+        *,
+        with_keys: bool = False,
+        bare_keys: bool = False,
+        progress: Progress | None = None,
     ) -> Backup:
-        """See `ConversationLog.backup`. Once begun, it goes on to its end though the caller is cancelled."""
-        return await self.run(lambda: self.sync.backup(destination, with_keys=with_keys, bare_keys=bare_keys))
+        """See `ConversationLog.backup`. Once begun, it goes on to its end though the caller is cancelled.
+
+        `progress` is called in another thread.
+        """
+        log = self.sync
+        return await self.run(
+            lambda: log.backup(destination, with_keys=with_keys, bare_keys=bare_keys, progress=progress)
+        )
 
     async def record_erasures(self, *, by: str) -> int:
         """See `ConversationLog.record_erasures`."""

@@ -40,6 +40,7 @@ from convlog_sqlite.errors import (
 from convlog_sqlite.gate import WriterGate
 
 Connection = apsw.Connection
+SQLiteError = apsw.Error
 Lock = Any  # threading.Lock and RLock are no types
 
 MEMORY: Final = ":memory:"

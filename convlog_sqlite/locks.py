@@ -261,6 +261,30 @@ class KeptLocks:
 
 
 _MOST_KEPT: Final = 8
+
+
+def holders(path: Path, byte_range: range | None = None) -> list[int]:
+    """Ids of the processes that hold a lock on a file (on some of its bytes), as /proc/locks tells.
+
+    Asked of the kernel by inode: the file is not opened, which for SQLite's files would drop its locks.
+    Empty where there is no /proc/locks.
+    """
+    try:
+        found = path.stat()
+        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return []
+    inode = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
+    held = set()
+    for line in lines:
+        words = line.split()
+        if words[1] == "->":
+            continue  # it waits
+        if words[5] == inode and (byte_range is None or int(words[6]) in byte_range):
+            held.add(int(words[4]))
+    return sorted(pid for pid in held if pid > 0)
+
+
 _LOCKS: Final[weakref.WeakSet[FileLock]] = weakref.WeakSet()
 
 

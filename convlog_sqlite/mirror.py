@@ -307,7 +307,10 @@ class Mirror(Rewriting):
         lock = self._session_lock(session)
         try:
             with lock.held(LOCK_SECONDS), os_errors(self.path(session)):
-                return 0 if self._is_right(session) else self._rebuild(session, self.path(session))
+                if self._is_right(session):
+                    return 0
+                self._keep_if_ahead(session)
+                return self._rebuild(session, self.path(session))
         finally:
             lock.close()
 
@@ -326,6 +329,22 @@ class Mirror(Rewriting):
                     return True  # what goes on behind the log is looked at by the next step
                 if found != data:
                     return data.startswith(found[: found.rfind(b"\n") + 1]) and len(found) < len(data)
+
+    def _keep_if_ahead(self, session: str) -> None:
+        """A file that is not the log's and goes on behind its end has lines that are nowhere else: it is set aside."""
+        descriptor = os.open(self.path(session), os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            line = files.last_line(descriptor)
+        finally:
+            os.close(descriptor)
+        seq = None if line is None else files.seq_of(line)
+        if seq is not None and seq > self._reader.head(session):
+            self._set_aside(session)
+
+    def _set_aside(self, session: str) -> None:
+        aside = self.path(session).with_name(f"{FILE_NAME}{files.AHEAD}{time.time_ns()}")
+        self.path(session).rename(aside)
+        self._report(f"{aside}: set aside, it is ahead of the log (was an older database restored?)")
 
     def _session_lock(self, session: str) -> FileLock:
         try:
@@ -391,9 +410,7 @@ class Mirror(Rewriting):
         seq = files.seq_of(line)
         head = self._reader.head(session)
         if seq is not None and seq > head:
-            aside = self.path(session).with_name(f"{FILE_NAME}{files.AHEAD}{time.time_ns()}")
-            self.path(session).rename(aside)
-            self._report(f"{aside}: set aside, it is ahead of the log (was an older database restored?)")
+            self._set_aside(session)
             return None
         if seq is None or next(self._reader.lines(session, seq - 1, seq + 1), None) != line:
             return None

@@ -9,7 +9,8 @@ half done is finished by the next handle that opens the store for writing, or th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -127,6 +128,7 @@ class Redactor:
         self._store.keystore.check_usable()  # else the event that says what was erased could not be written
         with _Alone(self._store) as database:
             eraser = self._eraser(database)
+            self._catch_up(eraser)
             decision, intents = eraser.intend(scope, by, reason, override, fencing)
             found = Redaction(decision.matched, 0, decision.already, decision.protected)
             marks = self._marks(eraser, intents) if verify else None
@@ -178,6 +180,7 @@ class Redactor:
         self._store.keystore.check_usable()  # as above
         with _Alone(self._store) as database:
             eraser = self._eraser(database)
+            self._catch_up(eraser)
             before = Redaction()
             self._finish(eraser, eraser.pending(), before)  # a session whose erasure is half done stays
             # Sessions first: of one that goes, no event needs to be erased by itself.
@@ -227,9 +230,26 @@ class Redactor:
             _log.error("erasure: pending: %s", error)
         return True
 
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """While the block lasts no erasure begins, and none is decided whose keys are still there.
+
+        Raises StoreBusy while a redactor is at it, StoreError when what is decided cannot be finished.
+        """
+        with _Alone(self._store) as database:
+            eraser = self._eraser(database)
+            self._catch_up(eraser)
+            self._finish(eraser, eraser.pending(), Redaction())
+            yield
+
     def pending(self) -> frozenset[bytes]:
         """What is decided and not done everywhere."""
         return frozenset(intent.id for intent in self._eraser(self._store.database).pending())
+
+    def _catch_up(self, eraser: Eraser) -> None:
+        """Before an erasure hides it: an older keystore may have been copied over the one that is open."""
+        if self._is_keystore_older():
+            eraser.destroy_again()
 
     def _is_keystore_older(self) -> bool:
         with self._store.database.read() as connection:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from convlog_sqlite.database import (
     BEGIN_WRITE,
     COMMIT,
+    MEMORY,
     ROLLBACK,
     Connection,
     MigrationConnection,
@@ -35,6 +36,7 @@ GET_APPLICATION_ID: Final = "PRAGMA application_id"
 USE_WAL: Final = "PRAGMA journal_mode = WAL"
 FOREIGN_KEY_CHECK: Final = "PRAGMA foreign_key_check"
 APPLIED: Final = "SELECT name FROM _sqlite_migrations WHERE migration_set = ? ORDER BY id"
+OBJECTS: Final = "SELECT type, name, sql FROM sqlite_schema"
 TABLES: Final = "SELECT count(*) FROM sqlite_schema WHERE name IN ('_sqlite_migrations', 'store')"
 INSERT_STORE: Final = "INSERT INTO store (id, store_id) VALUES (1, ?)"
 SELECT_STORE: Final = "SELECT store_id FROM store WHERE id = 1"
@@ -82,6 +84,21 @@ def build(path: Path, identity: bytes) -> None:
             fill(connection, identity)
         finally:
             connection.close()
+
+
+def differences(connection: Connection) -> list[str]:
+    """Tables, indexes and triggers of an upgraded database that are not as the migrations make them, by name.
+
+    Whoever hands over a database may have taken its guards away, or put statements of their own in.
+    """
+    pristine = connect(MEMORY, create=True)
+    try:
+        _apply(pristine)
+        expected = {tuple(row) for row in fetch(pristine, OBJECTS)}
+    finally:
+        pristine.close()
+    found = {tuple(row) for row in fetch(connection, OBJECTS)}
+    return sorted({name for _, name, _ in expected ^ found})
 
 
 def fill(connection: Connection, identity: bytes) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +10,7 @@ from convlog_sqlite import schema
 from convlog_sqlite.database import SQLITE_VERSION
 from convlog_sqlite.filesystem import filesystem_kind
 from convlog_sqlite.instants import id_text
+from convlog_sqlite.locks import holders
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.store import copies, opening
 from convlog_sqlite.store.reader import Reader
@@ -89,25 +89,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def holders(path: Path, byte_range: range | None = None) -> list[int]:
-    """Ids of the processes that hold a lock on a file (on some of its bytes), as /proc/locks tells.
-
-    Asked of the kernel by inode: the file is not opened, which for SQLite's files would drop its locks.
-    Empty where there is no /proc/locks.
-    """
-    try:
-        found = path.stat()
-        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return []
-    inode = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}:{found.st_ino}"
-    held = set()
-    for line in lines:
-        words = line.split()
-        if words[1] == "->":
-            continue  # it waits
-        if words[5] == inode and (byte_range is None or int(words[6]) in byte_range):
-            held.add(int(words[4]))
-    return sorted(pid for pid in held if pid > 0)

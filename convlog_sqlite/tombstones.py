@@ -5,6 +5,9 @@ erasure; where a slot does and neither a tombstone nor a pending erasure says so
 database; where a tombstone names no redaction event, another slot or another redaction than the slot does;
 where sealed bytes were not wiped. By which redaction an event was erased is no finding: the event says it.
 
+Where the log says that its database was restored, the last two are notes with the rule `restored`: a redaction event,
+and what a removal erased that was erased before, cannot be redacted again.
+
 Its rule `removal` is broken where rows, keys or plaintext of a removed session are there, where its chain does
 not end as it did, and where no `session-removed` in `_store` says so.
 """
@@ -19,7 +22,7 @@ from convlog_sqlite.database import Connection, fetch, value
 from convlog_sqlite.events import Erased, Payload
 from convlog_sqlite.instants import id_text
 from convlog_sqlite.store.reader import Reader
-from convlog_sqlite.vocabulary import REDACTION_KIND
+from convlog_sqlite.vocabulary import REDACTION_KIND, RESTORED_THREAD, STORE_SESSION
 
 SELECT_TOMBSTONES: Final = """
 SELECT t.pos, t.slot, v.id, k.text, length(p.sealed) FROM tombstone AS t
@@ -27,6 +30,11 @@ LEFT JOIN payload AS p ON p.pos = t.pos LEFT JOIN envelope AS v ON v.pos = t.red
 LEFT JOIN event AS e ON e.session = v.session AND e.seq = v.seq LEFT JOIN name AS k ON k.id = e.kind
 WHERE t.pos BETWEEN ? AND ?"""
 SELECT_INTENDED: Final = "SELECT pos FROM intent_event WHERE pos BETWEEN ? AND ?"
+NEWEST_RESTORE: Final = """
+SELECT e.pos FROM session AS s JOIN name AS n ON n.text = ?2
+CROSS JOIN posting AS p ON p.session = s.id AND p.facet = 3 AND p.name = n.id
+CROSS JOIN event AS e ON e.session = p.session AND e.seq = p.seq
+WHERE s.name = ?1 ORDER BY p.seq DESC LIMIT 1"""
 SELECT_BLOB_SLOTS: Final = """
 SELECT v.session, v.seq, s.number FROM slot AS s CROSS JOIN tombstone AS t ON t.pos = s.pos
 CROSS JOIN envelope AS v ON v.pos = s.pos WHERE s.part > 0"""
@@ -115,6 +123,7 @@ class Graves:
 
     tombstones: dict[int, Tombstone]
     intended: frozenset[int]
+    restored: int = 0  # position of the newest `store-restored`
 
     @classmethod
     def of_page(cls, connection: Connection, first: int, last: int) -> Graves:
@@ -123,12 +132,23 @@ class Graves:
             pos: Tombstone(slot, redaction if kind == REDACTION_KIND else None, not size)
             for pos, slot, redaction, kind, size in fetch(connection, SELECT_TOMBSTONES, (first, last))
         }
-        return cls(found, frozenset(pos for (pos,) in fetch(connection, SELECT_INTENDED, (first, last))))
+        intended = frozenset(pos for (pos,) in fetch(connection, SELECT_INTENDED, (first, last)))
+        restored = value(connection, NEWEST_RESTORE, (STORE_SESSION, RESTORED_THREAD))
+        return cls(found, intended, restored or 0)
+
+    def notes(self, pos: int, key: bytes | Payload) -> list[str]:
+        """What is worth knowing about an event: that what erased it is among what a restore undid."""
+        if not isinstance(key, Erased) or pos in self.intended or pos >= self.restored:
+            return []
+        stone = self.tombstones.get(pos)
+        if stone is not None and (stone.redaction is None or key.by == id_text(stone.redaction)):
+            return []
+        return [f"its key was destroyed by {key.by}, which the restore of an older database undid"]
 
     def faults(self, pos: int, slot: int, key: bytes | Payload) -> list[str]:
         """What is wrong about the erasure of an event; nothing for one that is not erased."""
         if pos not in self.tombstones:
-            if isinstance(key, Erased) and pos not in self.intended:
+            if isinstance(key, Erased) and pos not in self.intended and pos >= self.restored:
                 unknown = f"the key was destroyed by redaction {key.by}, which this log does not have"
                 return [f"{unknown}: was an older database restored? To redact the event again mends it"]
             return []
@@ -140,7 +160,7 @@ class Graves:
             found.append("the tombstone names no redaction event")
         if not isinstance(key, Erased):
             found.append("erased, but the slot does not say so: its key may be there")
-        elif stone.redaction is not None and key.by != id_text(stone.redaction):
+        elif stone.redaction is not None and key.by != id_text(stone.redaction) and pos >= self.restored:
             found.append("the tombstone and the slot name different redactions")
         if not stone.is_wiped:
             found.append("erased, but the sealed payload was not wiped")

@@ -14,6 +14,7 @@ It yields findings and never stops at the first. Severity `fault` is something t
     key-lost           the key is gone without a redaction
     keystore-short     the keystore ends before the last slot that the log uses: it was cut, or is an older copy
     tombstone          the key of an erased event may be there, or is gone and the log does not say by what
+    restored           an event was erased in what the restore of an older database undid: it stays erased
     commitment         the content is not what the envelope's commitment was made of
     fork               what a fork shares is not what its opening says
     pairing            a result without its call, a call with two results, a wrong list of open calls
@@ -197,6 +198,7 @@ def _event(
         key = walk.reader.opener.keystore.read([row.slot])[0]  # it may have been erased since
     if row.slot is not None and key is not None:
         found += [("tombstone", text, "fault") for text in graves.faults(row.pos, row.slot, key)]
+        found += [("restored", text, "note") for text in graves.notes(row.pos, key)]
     if key is None or not graves.says(row.pos):
         faults = _payload(walk, row, walk.sessions.get(row.session, ("", 0))[0], key, has_blobs)
         found += faults if not faults or not _is_erased_by_now(walk, row.pos) else []

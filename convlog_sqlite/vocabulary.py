@@ -56,6 +56,7 @@ FENCE_KIND: Final = "subject-fenced"
 LIFTED_KIND: Final = "fence-lifted"
 KEYS_KIND: Final = "keys-rotated"
 RESTORED_KIND: Final = "store-restored"
+RESTORED_THREAD: Final = "restored"  # by which the newest is found
 
 # What each kind of mutation that convlog itself writes or folds means. Any other kebab-case kind is
 # allowed and kept. `tilldone-*` and `effect-*` are families.

@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from convlog_sqlite import ConversationLog, schema
-from convlog_sqlite.status import holders
+from convlog_sqlite.locks import holders
 
 LOCKS = Path("/proc/locks")
 needs_locks = pytest.mark.skipif(not LOCKS.exists(), reason="this system does not say who holds a lock")

@@ -514,6 +514,7 @@ def test_every_rule_of_the_docstring_is_planted():
         "mirror-differs",
         "tombstone",
         "removal",
+        "restored",
         "fork",
         "keystore-short",
         "projection",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -41,8 +43,8 @@ def backup(
     """
     if bare_keys and not with_keys:
         raise typer.BadParameter("goes with --with-keys", param_hint="'--bare-keys'")
-    with writing(context, store, create=False) as log:
-        found = log.backup(destination, with_keys=with_keys, bare_keys=bare_keys)
+    with writing(context, store, create=False) as log, _shown() as progress:
+        found = log.backup(destination, with_keys=with_keys, bare_keys=bare_keys, progress=progress)
     if render.screen(context, as_json=as_json) is None:
         put_json(found.to_dict())
         return
@@ -75,12 +77,20 @@ def restore(
     The keystore stays, and what was erased since stays erased. Events that came after the backup go, and with them holds, policies, roles and fences; the database that was there is set aside under another name. Nobody may have the store open. On a terminal the plan is shown and you are asked; elsewhere it needs --yes.
     """
     given = settings(context)
-    place = store or given.store
+    place, kek = store or given.store, key_source()
 
     def run(*, dry: bool) -> Restoration:
-        return restore_backup(
-            source, place, by=by, keys=given.keys, kek=key_source(), dry_run=dry, discard=discard
-        )
+        with _shown() as progress:
+            return restore_backup(
+                source,
+                place,
+                by=by,
+                keys=given.keys,
+                kek=kek,
+                dry_run=dry,
+                discard=discard,
+                progress=progress,
+            )
 
     if not (yes or dry_run):
         if not sys.stdin.isatty():
@@ -92,6 +102,8 @@ def restore(
         if not typer.confirm("Restore?", err=True):
             fail(REFUSED, "nothing was restored")
     found = run(dry=dry_run)
+    if found.lost_keys:
+        complain(f"the keystore has no key for {found.lost_keys} events; `convlog verify` names them")
     if render.screen(context, as_json=as_json) is None:
         put_json(found.to_dict())
         return
@@ -104,4 +116,30 @@ def _sentence(found: Restoration) -> str:
     will = "would be restored" if found.dry_run else "restored"
     made = "a new store" if found.new else "the store"
     erased = f", {found.erased} erased since" if found.erased else ""
+    if found.lost is None:
+        return f"{made} {found.store} {will} to {found.pos} events; what is there now is damaged{erased}"
     return f"{made} {found.store} {will} to {found.pos} events; {found.lost} later ones go{erased}"
+
+
+@contextmanager
+def _shown() -> Iterator[Callable[[int, int], None] | None]:
+    """How far a copy is, in one line on stderr that is written over, where that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    last = ""
+
+    def show(done: int, of: int) -> None:
+        nonlocal last
+        line = f"\rcopied {100 * done // max(of, 1)} %; then it is checked"
+        if line != last:
+            last = line
+            sys.stderr.write(line)
+            sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        if last:
+            sys.stderr.write("\r" + " " * len(last) + "\r")
+            sys.stderr.flush()

@@ -14,8 +14,10 @@ Each step may be done again. So: a tombstone stands only where the key is dead o
 tombstone or an intent. Everything here is committed at full durability, whatever the handle's own is.
 
 A keystore restored from an older copy has keys again that tombstones say are gone. Erasures come one after
-the other, so an older copy lacks the newest ones: a look at the slots of a few of the newest tombstones
-tells, and then every slot that any tombstone names is destroyed again, before anything is read.
+the other, and none begins before this was looked at. So an older copy, whatever its age, lacks the newest one: a
+look at the slots of a few of the newest tombstones tells, and then every slot that any tombstone names is
+destroyed again, before anything is read. A copy that was itself made while slots were overwritten may have the
+newest and lack others: `verify` looks at all of them.
 """
 
 from __future__ import annotations

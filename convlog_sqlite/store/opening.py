@@ -48,7 +48,7 @@ from convlog_sqlite.gate import WriterGate
 from convlog_sqlite.instants import Clock
 from convlog_sqlite.kek import UNWRAPPED, KeySource
 from convlog_sqlite.keystore import Keystore
-from convlog_sqlite.locks import FileLock
+from convlog_sqlite.locks import FileLock, holders
 from convlog_sqlite.store import copies
 from convlog_sqlite.store.committing import HIGHEST_SLOT, Writer
 from convlog_sqlite.store.preparing import prepare
@@ -315,7 +315,10 @@ def alone(directory: Path) -> Iterator[None]:
         deadline = time.monotonic() + _ALONE_SECONDS
         while not handles.try_acquire():
             if time.monotonic() > deadline:
-                raise StoreBusy(handles.path, "the store is open; close every handle on it, then try again")
+                there = holders(handles.path)
+                who = f" in process {', '.join(map(str, there))}" if there else ""
+                rule = f"the store is open{who}; close every handle on it, then try again"
+                raise StoreBusy(handles.path, rule, holder=there[0] if there else None)
             time.sleep(0.01)
         yield
     finally:
