@@ -63,6 +63,7 @@ Errors are told apart by class and attributes, never by text. `str(error)` is on
 from __future__ import annotations
 
 import errno
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
@@ -552,7 +553,7 @@ _BY_ERRNO: dict[int, type[StoreError]] = {
 }
 
 
-class Translating:
+class Translating(ABC):
     """A block that names foreign errors as ours. A class and no generator: an append enters several."""
 
     __slots__ = ("_path",)
@@ -560,15 +561,17 @@ class Translating:
     def __init__(self, path: str | Path) -> None:
         self._path = path
 
-    def __enter__(self) -> None: ...
+    def __enter__(self) -> None:
+        return None
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         found = None if error is None else self._translation(error)
         if found is not None:
             raise found from error
 
+    @abstractmethod
     def _translation(self, error: BaseException) -> StoreError | None:
-        raise NotImplementedError
+        """Ours for a foreign error, None for one that passes."""
 
 
 class os_errors(Translating):  # noqa: N801 a block, and read as one

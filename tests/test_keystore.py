@@ -93,7 +93,7 @@ def test_each_answer_of_a_slot(path, opened):
     overwrite(path, FIRST + 40, erasure_record(BY.bytes, 1_767_323_045_678, 2))
     overwrite(path, FIRST + 80, bytes(40))
     overwrite(path, FIRST + 120, os.urandom(40))
-    overwrite(path, FIRST + 160, b"\xff")
+    overwrite(path, FIRST + 160, bytes([path.read_bytes()[FIRST + 160] ^ 1]))
     erased = Erased(str(BY), "2026-01-02T03:04:05.678000Z", "secret_leak")
     assert opened.read([0, 1, 2, 3, 4]) == [key, erased, Lost(), Lost(), Lost()]
     assert opened.read([10**6, 1, 0, 2, 0]) == [Lost(), erased, key, Lost(), key]

@@ -159,8 +159,7 @@ class Writer:
                     with self._leading:
                         if not request.settled:
                             self._commit(self._together())
-        except BaseException:
-            # Interrupted before its turn: what waits is not to be written by a later append.
+        except BaseException:  # interrupted: what waits is not to be written by a later append
             for request in requests:
                 with contextlib.suppress(ValueError):
                     self._waiting.remove(request)
