@@ -47,7 +47,7 @@ from convlog_sqlite.mirror_check import mirror_findings
 from convlog_sqlite.payload_check import payload_faults
 from convlog_sqlite.projection_check import projection_findings
 from convlog_sqlite.projections.standing import Projections
-from convlog_sqlite.store.labels import NOT_LABELLED, WRONGLY_ADDRESSED
+from convlog_sqlite.store.labels import NOT_LABELLED, WRONGLY_ADDRESSED, WRONGLY_LABELLED
 from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.tombstones import Graves
 from convlog_sqlite.walk import Row, Walk
@@ -101,13 +101,21 @@ WHERE NOT EXISTS (SELECT 1 FROM posting AS p
    OR e.task IS NOT NULL AND NOT EXISTS (SELECT 1 FROM posting AS p
                   WHERE p.session = e.session AND p.facet = 2 AND p.name = e.task AND p.seq = e.seq)
    OR e.thread IS NOT NULL AND NOT EXISTS (SELECT 1 FROM posting AS p
-                  WHERE p.session = e.session AND p.facet = 3 AND p.name = e.thread AND p.seq = e.seq)"""
-COUNT_POSTED: Final = "SELECT count(*) + count(task) + count(thread) FROM event"
+                  WHERE p.session = e.session AND p.facet = 3 AND p.name = e.thread AND p.seq = e.seq)
+   OR e.kind IS NOT NULL AND NOT EXISTS (SELECT 1 FROM posting AS p
+                  WHERE p.session = e.session AND p.facet = 6 AND p.name = e.kind AND p.seq = e.seq)"""
+COUNT_POSTED: Final = "SELECT count(*) + count(task) + count(thread) + count(kind) FROM event"
 COUNT_POSTINGS: Final = "SELECT count(*) FROM posting"
 WRONGLY_POSTED: Final = """
 SELECT p.session, p.seq FROM posting AS p LEFT JOIN event AS e ON e.session = p.session AND e.seq = p.seq
 WHERE e.seq IS NULL
-   OR p.facet < 4 AND p.name IS NOT CASE p.facet WHEN 1 THEN e.agent WHEN 2 THEN e.task ELSE e.thread END"""
+   OR p.facet NOT IN (4, 5, 8) AND p.name IS NOT CASE p.facet
+        WHEN 1 THEN e.agent WHEN 2 THEN e.task WHEN 3 THEN e.thread WHEN 6 THEN e.kind ELSE e.performative END
+   OR p.facet = 8 AND NOT e.flags & 8"""
+
+WRONG_PURPOSE: Final = """
+SELECT q.session, q.seq FROM purpose AS q LEFT JOIN event AS e ON e.session = q.session AND e.seq = q.seq
+WHERE e.seq IS NULL OR NOT e.flags & 4"""
 
 
 def verify(
@@ -291,10 +299,16 @@ def _pairing(walk: Walk) -> Iterator[Finding]:
         (WRONGLY_LINKED, "index", "linked to an event that it does not name"),
         (NO_SLOT, "index", "its key slot is not written down as its own"),
         (UNINDEXED, "index", "the index names an event that is not there"),
-        (NOT_POSTED, "index", "the event is not found by its agent, task or thread"),
-        (WRONGLY_POSTED, "index", "found by an agent, task or thread that it does not have"),
+        (NOT_POSTED, "index", "the event is not found by its agent, task, thread or kind"),
+        (
+            WRONGLY_POSTED,
+            "index",
+            "found by an agent, task, thread, kind, act or effect that it does not have",
+        ),
         (WRONGLY_ADDRESSED, "index", "found by a recipient or subject that it does not have"),
         (NOT_LABELLED, "index", "not found by the subject of a label on it"),
+        (WRONGLY_LABELLED, "index", "what is kept of its labels is not what they say"),
+        (WRONG_PURPOSE, "index", "may be used for a purpose that it does not name"),
     )
     is_posted_whole = False
     for sql, rule, detail in checks:

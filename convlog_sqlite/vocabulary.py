@@ -28,6 +28,12 @@ ACCEPTANCES: Final = frozenset({"accept-proposal", "agree"})
 
 DECISIONS: Final = ACCEPTANCES | {"reject-proposal", "refuse"}
 
+# What proposes or decides is rare and looked for: it has an index of its own.
+PROPOSALS: Final = DECISIONS | {"propose"}
+
+# What an envelope says that a view may keep back, as bits of one number.
+ABOUT_A_PERSON, UNLABELLED, FOR_SOME_PURPOSES, OF_AN_EFFECT = 1, 2, 4, 8
+
 STATUSES: Final = frozenset({"ok", "error", "denied", "interrupted"})
 LINKS: Final = ("authorized_by", "evidence", "supersedes", "derived_from")
 EFFECT_STATES: Final = {"proposed": 1, "attempted": 2, "committed": 3, "compensated": 4}

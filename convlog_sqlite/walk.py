@@ -13,21 +13,22 @@ from typing import Any, Final, NamedTuple
 from convlog_sqlite import effect_check, strictjson, tombstones
 from convlog_sqlite.database import Connection, fetch, value
 from convlog_sqlite.instants import from_microseconds, id_bytes, id_text, to_microseconds
+from convlog_sqlite.store.preparing import flags
 from convlog_sqlite.store.reader import Reader
-from convlog_sqlite.store.reading import correlation_digest
-from convlog_sqlite.vocabulary import DEFAULT_SENSITIVITY, LINKS, SENSITIVITIES, TYPE_NAMES
+from convlog_sqlite.store.reading import EFFECT_FACET, PROPOSAL_FACET, SUBJECT_FACET, correlation_digest
+from convlog_sqlite.vocabulary import DEFAULT_SENSITIVITY, LINKS, PROPOSALS, SENSITIVITIES, TYPE_NAMES
 
 WALK: Final = """
 SELECT v.pos, v.session, v.seq, v.id, v.bytes, v.commitment, v.leaf, v.chain, v.store_chain, p.slot, p.sealed,
        e.pos, e.type, e.agent, e.role, e.task, e.thread, e.tool, e.kind, e.performative, e.state_key,
-       e.sensitivity, e.correlation, e.answers, e.parent, e.ts, e.at
+       e.sensitivity, e.correlation, e.answers, e.parent, e.ts, e.at, e.flags
 FROM envelope AS v LEFT JOIN event AS e ON e.session = v.session AND e.seq = v.seq
 LEFT JOIN payload AS p ON p.pos = v.pos WHERE v.pos > ? ORDER BY v.pos LIMIT 500"""
 # "Payload tables can be dropped and the envelopes still verify."
 WALK_BARE: Final = """
 SELECT v.pos, v.session, v.seq, v.id, v.bytes, v.commitment, v.leaf, v.chain, v.store_chain, NULL, NULL,
        e.pos, e.type, e.agent, e.role, e.task, e.thread, e.tool, e.kind, e.performative, e.state_key,
-       e.sensitivity, e.correlation, e.answers, e.parent, e.ts, e.at
+       e.sensitivity, e.correlation, e.answers, e.parent, e.ts, e.at, e.flags
 FROM envelope AS v LEFT JOIN event AS e ON e.session = v.session AND e.seq = v.seq
 WHERE v.pos > ? ORDER BY v.pos LIMIT 500"""
 TABLES: Final = "SELECT name FROM sqlite_schema WHERE type = 'table'"
@@ -35,11 +36,12 @@ SELECT_SESSION_ROWS: Final = """
 SELECT s.id, s.name, s.base, n.text, s.tenant FROM session AS s LEFT JOIN name AS n ON n.id = s.tenant WHERE s.id > ?"""
 SELECT_NAMES: Final = "SELECT id, text FROM name WHERE id > ? ORDER BY id"
 IS_POSTED: Final = "SELECT 1 FROM posting WHERE session = ? AND facet = ? AND name = ? AND seq = ?"
+SELECT_PURPOSES: Final = "SELECT name FROM purpose WHERE session = ? AND seq = ?"
 IS_LINKED: Final = """
 SELECT 1 FROM link WHERE pos = ? AND type = ? AND target = (SELECT pos FROM envelope WHERE id = ?)"""
 
 _INDEXED: Final = ("agent", "role", "task_id", "thread_id", "tool", "kind", "performative", "state_key")
-_ADDRESSED: Final = {"to": 4, "subjects": 5}
+_ADDRESSED: Final = {"to": 4, "subjects": SUBJECT_FACET}
 
 
 class Row(NamedTuple):
@@ -72,6 +74,7 @@ class Row(NamedTuple):
     parent: int | None
     ts: int
     at: int
+    flags: int
 
 
 _FIRST_NAME: Final = Row._fields.index("agent")
@@ -161,14 +164,31 @@ def _addresses(walk: Walk, connection: Connection, row: Row) -> set[_Address] | 
             return None
         if "links" in said and not _is_linked(connection, row, said["links"]):
             return None
-        return {
-            (row.session, facet, walk.numbers.get(name), row.seq)
-            for key, facet in _ADDRESSED.items()
-            if key in said
-            for name in said[key]
-        }
+        if "purposes" in said and not _has_purposes(walk, connection, row, said["purposes"]):
+            return None
+        return _posted(walk, row, said)
     except (TypeError, AttributeError, ValueError, OverflowError):  # a changed envelope may be anything
         return None
+
+
+def _posted(walk: Walk, row: Row, said: dict[str, Any]) -> set[_Address]:
+    """Where an event must be posted by what has no column of its own, and by a performative that is looked for."""
+    addresses: set[_Address] = {
+        (row.session, facet, walk.numbers.get(name), row.seq)
+        for key, facet in _ADDRESSED.items()
+        if key in said
+        for name in said[key]
+    }
+    if said.get("performative") in PROPOSALS:
+        addresses.add((row.session, PROPOSAL_FACET, row.performative, row.seq))
+    if "effect" in said:
+        addresses.add((row.session, EFFECT_FACET, walk.numbers.get(said["effect"]["state"]), row.seq))
+    return addresses
+
+
+def _has_purposes(walk: Walk, connection: Connection, row: Row, purposes: Sequence[str]) -> bool:
+    found = {number for (number,) in fetch(connection, SELECT_PURPOSES, (row.session, row.seq))}
+    return found == {walk.numbers.get(name) for name in purposes}
 
 
 def _is_linked(connection: Connection, row: Row, links: dict[str, Any]) -> bool:
@@ -187,6 +207,7 @@ def _says_the_same(walk: Walk, row: Row, said: dict[str, Any]) -> bool:
         and get("seq") == row.seq
         and get("session") == walk.sessions.get(row.session, ("", 0))[0]
         and get("type") == TYPE_NAMES.get(row.type)
+        and flags(said) == row.flags
         and SENSITIVITIES.get(get("sensitivity", DEFAULT_SENSITIVITY)) == row.sensitivity
         and (None if correlation is None else correlation_digest(correlation)) == row.correlation
         and ("call_id" in said) == (row.answers is not None)

@@ -80,7 +80,7 @@ CREATE TABLE event (
     parent       INTEGER,
     answers      INTEGER CHECK (answers IS NULL OR type = 3),
     ts           INTEGER NOT NULL,
-    at           INTEGER NOT NULL,
+    at           INTEGER NOT NULL, flags INTEGER NOT NULL DEFAULT 0 CHECK (flags BETWEEN 0 AND 15),
     PRIMARY KEY (session, seq)
 ) STRICT, WITHOUT ROWID;
 
@@ -118,6 +118,14 @@ CREATE TABLE intent_event (
     PRIMARY KEY (intent, pos)
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE label (
+    session     INTEGER NOT NULL,
+    seq         INTEGER NOT NULL,
+    sensitivity INTEGER NOT NULL CHECK (sensitivity BETWEEN 1 AND 4),
+    person      INTEGER NOT NULL CHECK (person BETWEEN 0 AND 1),
+    PRIMARY KEY (session, seq)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE lease (
     pos   INTEGER PRIMARY KEY,
     until INTEGER NOT NULL
@@ -147,12 +155,19 @@ CREATE TABLE payload (
     sealed BLOB NOT NULL
 ) STRICT;
 
-CREATE TABLE posting (
+CREATE TABLE "posting" (
     session INTEGER NOT NULL,
-    facet   INTEGER NOT NULL CHECK (facet BETWEEN 1 AND 5),
+    facet   INTEGER NOT NULL CHECK (facet BETWEEN 1 AND 8),
     name    INTEGER NOT NULL,
     seq     INTEGER NOT NULL,
     PRIMARY KEY (session, facet, name, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE purpose (
+    session INTEGER NOT NULL,
+    seq     INTEGER NOT NULL,
+    name    INTEGER NOT NULL,
+    PRIMARY KEY (session, seq, name)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE removal (

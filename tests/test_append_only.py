@@ -29,7 +29,7 @@ COLUMNS = {
     "envelope": "pos, session, seq, id, bytes, commitment, leaf, chain, store_chain",
     "event": (
         "session, seq, pos, type, agent, role, task, thread, tool, kind, performative, correlation, state_key, "
-        "sensitivity, parent, answers, ts, at"
+        "sensitivity, parent, answers, ts, at, flags"
     ),
     "payload": "pos, slot, sealed",
     "blob": "pos, part, id, slot, chunks",
@@ -137,8 +137,8 @@ def test_a_foreign_client_can_change_nothing(closed, rows, table, recursive):
         ("INSERT INTO envelope SELECT 99, session, seq, randomblob(16), bytes, commitment, leaf, chain, store_chain FROM envelope LIMIT 1", "a gap in pos"),
         ("INSERT INTO envelope SELECT 1 + (SELECT max(pos) FROM envelope), session, seq, id, bytes, commitment, leaf, chain, store_chain FROM envelope LIMIT 1", "an id again"),
         ("INSERT OR REPLACE INTO envelope SELECT 1 + (SELECT max(pos) FROM envelope), session, seq, id, bytes, commitment, leaf, chain, store_chain FROM envelope LIMIT 1", "an id taken over"),
-        ("INSERT INTO event SELECT session, 99, pos, type, agent, role, task, thread, tool, kind, performative, correlation, state_key, sensitivity, parent, answers, ts, at FROM event LIMIT 1", "a gap in seq"),
-        ("INSERT INTO event SELECT session, 0, pos, type, agent, role, task, thread, tool, kind, performative, correlation, state_key, sensitivity, parent, answers, ts, at FROM event LIMIT 1", "an event in front"),
+        ("INSERT INTO event SELECT session, 99, pos, type, agent, role, task, thread, tool, kind, performative, correlation, state_key, sensitivity, parent, answers, ts, at, flags FROM event LIMIT 1", "a gap in seq"),
+        ("INSERT INTO event SELECT session, 0, pos, type, agent, role, task, thread, tool, kind, performative, correlation, state_key, sensitivity, parent, answers, ts, at, flags FROM event LIMIT 1", "an event in front"),
         ("INSERT OR REPLACE INTO session SELECT 99, name, folded, tenant, base FROM session LIMIT 1", "a session id taken over"),
         ("INSERT OR REPLACE INTO session SELECT 99, upper(name) || 'x', folded, tenant, base FROM session LIMIT 1", "one that differs by case"),
         ("INSERT OR REPLACE INTO store VALUES (1, randomblob(16))", "another identity"),

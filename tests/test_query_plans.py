@@ -41,6 +41,7 @@ WHOLE = {
     ("verify", "COUNT_POSTINGS"),
     ("store.labels", "WRONGLY_ADDRESSED"),
     ("store.labels", "NOT_LABELLED"),
+    ("store.labels", "WRONGLY_LABELLED"),
     ("tombstones", "SELECT_BLOB_SLOTS"),
     ("store.erasing", "SELECT_BURIED"),
     ("verify", "WRONG_ANSWER"),

@@ -555,7 +555,7 @@ class TestTheDatabase:
 
     def test_nothing_is_added_to_a_removed_session(self, removed, log):
         """Neither an event, nor a fork of it, nor its removal once more or undone."""
-        event = "INSERT INTO event SELECT s.id, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, NULL, 1, 1 FROM session AS s WHERE name = 's'"
+        event = "INSERT INTO event SELECT s.id, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, NULL, 1, 1, 0 FROM session AS s WHERE name = 's'"
         fork = "INSERT INTO fork SELECT c.id, p.id, 1 FROM session AS c, session AS p WHERE c.name = 'other' AND p.name = 's'"
         log.close()
         statements = (

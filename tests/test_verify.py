@@ -52,6 +52,10 @@ def store(store_path):
         calls = [session.tool_call("shell", {}, agent="b") for _ in range(2)]
         for call in calls:
             session.tool_result(call, "files", agent="b")
+        third = log.session("third")
+        proposal = third.message("more", agent="a", performative="propose", purposes=["tests"])
+        third.tool_call("pay", {"n": 1}, agent="a", effect={"state": "proposed"}, idempotency_key="k")
+        log.label(proposal.id, subjects=["Bob"], sensitivity="confidential", by="a")
         log.session("other").message("elsewhere", agent="a")
         assert list(log.verify()) == []
     return store_path, first + 1
@@ -123,7 +127,7 @@ PLANTED = {
     ),
     "an index row too many": (
         [
-            "INSERT INTO event SELECT session, 99, 999, 1, agent, role, task, thread, tool, kind, performative, correlation, state_key, sensitivity, parent, answers, ts, at FROM event WHERE pos = {6}"
+            "INSERT INTO event SELECT session, 99, 999, 1, agent, role, task, thread, tool, kind, performative, correlation, state_key, sensitivity, parent, answers, ts, at, flags FROM event WHERE pos = {6}"
         ],
         {"index"},
     ),
@@ -156,11 +160,24 @@ PLANTED = {
         ["INSERT INTO posting SELECT session, 4, name, 99 FROM posting WHERE facet = 4 LIMIT 1"],
         {"index"},
     ),
+    "not found by its kind": (["DELETE FROM posting WHERE facet = 6 AND seq = 5"], {"index"}),
+    "not found as a proposal": (["DELETE FROM posting WHERE facet = 7"], {"index"}),
+    "found as a proposal that it is not": (
+        ["INSERT INTO posting SELECT session, 7, name, 3 FROM posting WHERE facet = 4 LIMIT 1"],
+        {"index"},
+    ),
+    "not found as a step of an effect": (["DELETE FROM posting WHERE facet = 8"], {"index"}),
+    "other flags in the index": (["UPDATE event SET flags = 0 WHERE pos = {2}"], {"index"}),
+    "a purpose forgotten": (["DELETE FROM purpose"], {"index"}),
+    "a purpose too many": (["INSERT INTO purpose SELECT session, 3, name FROM purpose"], {"index"}),
+    "a label forgotten": (["DELETE FROM label"], {"index"}),
+    "a label that says less": (["UPDATE label SET sensitivity = 2"], {"index"}),
+    "a label that nobody wrote": (["INSERT INTO label SELECT session, 3, 4, 1 FROM label"], {"index"}),
     "a name changed": (["UPDATE name SET text = 'mallory' WHERE text = 'h'"], {"index"}),
     "a payload removed": (["DELETE FROM payload WHERE pos = {2}"], {"payload-missing", "mirror-differs"}),
     "a payload damaged": (
         [
-            "UPDATE payload SET sealed = CAST(substr(sealed, 1, length(sealed) - 1) || x'00' AS BLOB) WHERE pos = {2}"
+            "UPDATE payload SET sealed = CAST(substr(sealed, 1, length(sealed) - 1) || CASE substr(sealed, -1) WHEN x'00' THEN x'01' ELSE x'00' END AS BLOB) WHERE pos = {2}"
         ],
         {"payload-corrupt", "mirror-differs"},
     ),

@@ -39,6 +39,8 @@ DELETE_LINKS: Final = "DELETE FROM link WHERE pos = ?"
 DELETE_LEASE: Final = "DELETE FROM lease WHERE pos = ?"
 EMPTY_ENVELOPE: Final = "UPDATE envelope SET bytes = x'' WHERE pos = ?"
 DELETE_EVENTS: Final = "DELETE FROM event WHERE session = ?1 AND seq BETWEEN ?2 AND ?3"
+DELETE_PURPOSES: Final = "DELETE FROM purpose WHERE session = ?1 AND seq BETWEEN ?2 AND ?3"
+DELETE_LABELS: Final = "DELETE FROM label WHERE session = ?1 AND seq BETWEEN ?2 AND ?3"
 DELETE_POSTINGS: Final = """
 DELETE FROM posting WHERE (session, facet, name, seq) IN (
     SELECT session, facet, name, seq FROM posting WHERE session = ?1 LIMIT ?2) RETURNING 1"""
@@ -74,7 +76,8 @@ def _delete(connection: Connection, session: int, found: Block) -> None:
     positions = [(pos,) for _, pos, _ in found.events]
     for sql in (DELETE_PAYLOAD, DELETE_LINKS, DELETE_LEASE, EMPTY_ENVELOPE):
         connection.executemany(sql, positions)
-    connection.execute(DELETE_EVENTS, (session, found.events[0][0], found.events[-1][0]))
+    for sql in (DELETE_EVENTS, DELETE_PURPOSES, DELETE_LABELS):
+        connection.execute(sql, (session, found.events[0][0], found.events[-1][0]))
 
 
 class Emptier:

@@ -40,7 +40,7 @@ from convlog_sqlite.store import copies, fences, snapshots
 from convlog_sqlite.store.candidates import at_position
 from convlog_sqlite.store.committing import Writer
 from convlog_sqlite.store.preparing import Prepared, prepare
-from convlog_sqlite.store.reading import FACETS
+from convlog_sqlite.store.reading import FACETS, SUBJECT_FACET
 from convlog_sqlite.store.reserved import Hold, standing, subjects_of
 from convlog_sqlite.store.sessions import Sessions
 from convlog_sqlite.vocabulary import REASON_NAMES, REASONS, REDACTION_KIND, STORE_SESSION
@@ -97,7 +97,6 @@ DELETE_PLACE: Final = "DELETE FROM intent_copy WHERE path = ?"
 FORGET_EVENTS: Final = "DELETE FROM intent_event WHERE intent = ?"
 FORGET_INTENT: Final = "DELETE FROM intent WHERE id = ?"
 
-SUBJECT_FACET: Final = 5
 DECIDED: Final = 1  # the state of an intent until the content is gone from the store
 
 

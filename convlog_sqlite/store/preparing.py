@@ -19,15 +19,20 @@ from convlog_sqlite.scrubbing import Scrubber
 from convlog_sqlite.store import blobs
 from convlog_sqlite.store.reading import correlation_digest
 from convlog_sqlite.vocabulary import (
+    ABOUT_A_PERSON,
     ACCEPTANCES,
     DEFAULT_SENSITIVITY,
+    FOR_SOME_PURPOSES,
     FORMAT_VERSION,
     INLINE_LIMIT,
     LINKS,
     MAX_EVENT,
+    OF_AN_EFFECT,
+    PROPOSALS,
     SENSITIVITIES,
     TASK_STATE_KEY,
     TYPES,
+    UNLABELLED,
 )
 
 _MAIN_KEYS: Final = ("body", "args", "result", "value")
@@ -40,7 +45,8 @@ NAMED: Final = ("agent", "role", "task_id", "thread_id", "tool", "kind", "perfor
 class Described(NamedTuple):
     """What the rows of an event say of its envelope. `names` are those of NAMED, None where absent.
 
-    `rest` are the envelope's bytes from `agent` on. `refers` is True when the envelope names other events.
+    `rest` are the envelope's bytes from `agent` on. `decides` is True where it is posted by its performative;
+    `effect` is the state that it gives an effect. `refers` is True when the envelope names other events.
     """
 
     rest: bytes
@@ -50,6 +56,10 @@ class Described(NamedTuple):
     correlation: int | None
     sensitivity: int
     at: int | None
+    flags: int
+    purposes: Sequence[str]
+    decides: bool
+    effect: str | None
     refers: bool
 
 
@@ -66,7 +76,22 @@ def describe(keys: dict[str, Any]) -> Described:
         None if correlation is None else correlation_digest(correlation),
         SENSITIVITIES[get("sensitivity", DEFAULT_SENSITIVITY)],
         None if at is None else to_microseconds(at),
+        flags(keys),
+        get("purposes", ()),
+        get("performative") in PROPOSALS,
+        keys["effect"]["state"] if "effect" in keys else None,
         "call_id" in keys or "parent_id" in keys or "links" in keys,
+    )
+
+
+def flags(keys: Mapping[str, Any]) -> int:
+    """What an envelope says that a view may keep back, as bits."""
+    unlabelled = "source" in keys and "sensitivity" not in keys
+    return (
+        ABOUT_A_PERSON * ("subjects" in keys)
+        + UNLABELLED * unlabelled
+        + FOR_SOME_PURPOSES * ("purposes" in keys)
+        + OF_AN_EFFECT * ("effect" in keys)
     )
 
 

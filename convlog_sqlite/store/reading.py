@@ -29,7 +29,8 @@ from convlog_sqlite.vocabulary import REASON_NAMES, TYPES
 SCAN: Final = 20_000  # narrow rows looked at in one filtered read: a few milliseconds
 
 # The most selective first; `to` before all, because it stands in no column.
-FACETS: Final = {"to": 4, "task_id": 2, "thread_id": 3, "agent": 1}
+FACETS: Final = {"to": 4, "task_id": 2, "thread_id": 3, "kind": 6, "agent": 1}
+SUBJECT_FACET, PROPOSAL_FACET, EFFECT_FACET = 5, 7, 8
 _COLUMNS: Final = ("type", "agent", "task_id", "thread_id", "tool", "kind", "performative", "correlation_id")
 FILTER_KEYS: Final = frozenset(_COLUMNS) | {"to"}
 

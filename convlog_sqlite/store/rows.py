@@ -1,6 +1,6 @@
 """The rows of one transaction, kept until they go in together.
 
-Owns the tables `envelope`, `event`, `posting`, `link`, `slot`, `payload`, `idempotency`, `open_call`.
+Owns the tables `envelope`, `event`, `posting`, `purpose`, `link`, `slot`, `payload`, `idempotency`, `open_call`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from convlog_sqlite.database import Connection
-from convlog_sqlite.store.labels import INSERT_LABEL
+from convlog_sqlite.store.labels import INSERT_LABEL, INSERT_SUBJECT
 
 INSERT_ENVELOPE: Final = "INSERT INTO envelope VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-INSERT_EVENT: Final = "INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_EVENT: Final = "INSERT INTO event VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 INSERT_POSTING: Final = "INSERT INTO posting VALUES (?, ?, ?, ?)"
+INSERT_PURPOSE: Final = "INSERT OR IGNORE INTO purpose VALUES (?, ?, ?)"
 INSERT_LINK: Final = "INSERT OR IGNORE INTO link VALUES (?, ?, ?)"
 INSERT_SLOT: Final = "INSERT INTO slot VALUES (?, ?, ?)"
 INSERT_PAYLOAD: Final = "INSERT INTO payload VALUES (?, ?, ?)"
@@ -28,7 +29,9 @@ class Rows:
     envelope: list[tuple[Any, ...]] = field(default_factory=list)
     event: list[tuple[Any, ...]] = field(default_factory=list)
     posting: list[tuple[int, int, int | None, int]] = field(default_factory=list)
+    subject: list[tuple[int, int, int, int]] = field(default_factory=list)
     label: list[tuple[int, int, int, int]] = field(default_factory=list)
+    purpose: list[tuple[int, int, int]] = field(default_factory=list)
     link: list[tuple[int, int, int]] = field(default_factory=list)
     slot: list[tuple[int, int, int]] = field(default_factory=list)
     payload: list[tuple[int, int, bytes]] = field(default_factory=list)
@@ -41,7 +44,9 @@ class Rows:
             (INSERT_ENVELOPE, self.envelope),
             (INSERT_EVENT, self.event),
             (INSERT_POSTING, self.posting),
+            (INSERT_SUBJECT, self.subject),
             (INSERT_LABEL, self.label),
+            (INSERT_PURPOSE, self.purpose),
             (INSERT_LINK, self.link),
             (INSERT_SLOT, self.slot),
             (INSERT_PAYLOAD, self.payload),

@@ -29,11 +29,18 @@ from convlog_sqlite.store import blobs, effects, fences, labels, rules
 from convlog_sqlite.store.calls import is_answered
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.preparing import Described, Prepared, describe
-from convlog_sqlite.store.reading import FACETS, SELECT_STORE_HEAD, Opener
+from convlog_sqlite.store.reading import (
+    EFFECT_FACET,
+    FACETS,
+    PROPOSAL_FACET,
+    SELECT_STORE_HEAD,
+    SUBJECT_FACET,
+    Opener,
+)
 from convlog_sqlite.store.repeating import INHERITED, holds_the_same, says_the_same
 from convlog_sqlite.store.rows import Rows
 from convlog_sqlite.store.sessions import SessionRow, Sessions, require_there
-from convlog_sqlite.vocabulary import LABEL_KIND, LINKS, TYPES
+from convlog_sqlite.vocabulary import ABOUT_A_PERSON, LABEL_KIND, LINKS, TYPES
 
 HIGHEST_SLOT: Final = "SELECT coalesce(max(number), -1) FROM slot"
 SELECT_SESSION_HEAD: Final = """
@@ -52,10 +59,9 @@ LEFT JOIN payload AS p ON p.pos = v.pos WHERE v.pos = ?"""
 DELETE_OPEN: Final = "DELETE FROM open_call WHERE session = ? AND seq = ? RETURNING 1"
 
 
-_AGENT_FACET, _TASK_FACET, _THREAD_FACET, _TO_FACET = (
-    FACETS[key] for key in ("agent", "task_id", "thread_id", "to")
+_AGENT_FACET, _TASK_FACET, _THREAD_FACET, _TO_FACET, _KIND_FACET = (
+    FACETS[key] for key in ("agent", "task_id", "thread_id", "to", "kind")
 )
-_SUBJECT_FACET: Final = 5
 _REMEMBERED_HEADS: Final = 4096
 _TOOL_CALL: Final = TYPES["tool_call"]
 
@@ -199,8 +205,7 @@ class Batch:
         self._seal(prepared, event_id, envelope)
         self._index(prepared.type, described, resolved, microseconds)
         for seq in labelled:
-            where = self.session.number, _SUBJECT_FACET
-            self._rows.label.extend((*where, self._intern(text), seq) for text in described.subjects)
+            self._label(seq, described)
         if place is not None:
             rules.record(place, prepared, keys, resolved.superseded)
         if digest is not None and prepared.proposes:
@@ -261,6 +266,11 @@ class Batch:
         place = self._pos + 1, self._seq + 1, event_id, microseconds
         return rules.Place(self._connection, self.session, *place, self._intern)
 
+    def _label(self, seq: int, said: Described) -> None:
+        session, rows = self.session.number, self._rows
+        rows.subject.extend((session, SUBJECT_FACET, self._intern(text), seq) for text in said.subjects)
+        rows.label.append((session, seq, said.sensitivity, said.flags & ABOUT_A_PERSON))
+
     def _index(self, event_type: int, said: Described, refers: _Resolved, microseconds: int) -> None:
         rows, session, seq = self._rows, self.session.number, self._seq
         known, intern = self._context.names.known, self._intern
@@ -275,7 +285,7 @@ class Batch:
         rows.event.append(
             (
                 session, seq, self._pos, event_type, *numbers[:7], said.correlation, numbers[7],
-                said.sensitivity, refers.parent, refers.answered, microseconds, at,
+                said.sensitivity, refers.parent, refers.answered, microseconds, at, said.flags,
             )
         )  # fmt: skip
         if event_type == _TOOL_CALL:
@@ -289,7 +299,15 @@ class Batch:
         for text in said.recipients:
             posting.append((session, _TO_FACET, known.get(text) or intern(text), seq))
         for text in said.subjects:
-            posting.append((session, _SUBJECT_FACET, known.get(text) or intern(text), seq))
+            posting.append((session, SUBJECT_FACET, known.get(text) or intern(text), seq))
+        if numbers[5] is not None:
+            posting.append((session, _KIND_FACET, numbers[5], seq))
+        if said.decides:
+            posting.append((session, PROPOSAL_FACET, numbers[6], seq))
+        if said.effect is not None:
+            posting.append((session, EFFECT_FACET, known.get(said.effect) or intern(said.effect), seq))
+        for text in said.purposes:
+            rows.purpose.append((session, seq, known.get(text) or intern(text)))
 
     def _intern(self, text: str) -> int:
         return self._context.names.intern(self._connection, text, self._fresh_names)
