@@ -23,6 +23,7 @@ class Accepting:
     """The part of a log that takes drafts in. `ConversationLog` is one."""
 
     path: Path | None
+    tenant: str | None
     _store: opening.Store
     _scrubber: Scrubber | None
     _author: str | None
@@ -58,7 +59,7 @@ class Accepting:
         """
         with self._one_append:
             prepared = self._prepare(session, drafts, scrubber)
-            appended = self._store.writer.append(session, None, prepared)
+            appended = self._store.writer.append(session, self.tenant, prepared)
             self._finish_noticed()
         scrubbed = self._count(prepared, appended)
         if found is not None:

@@ -100,7 +100,7 @@ AND seq > ?2 AND seq < ?3 ORDER BY seq DESC LIMIT ?4)"""
 SELECT_BY_PREFIX: Final = """
 SELECT v.seq, v.id, v.bytes, p.slot, p.sealed, s.name, v.session
 FROM envelope AS v JOIN session AS s ON s.id = v.session LEFT JOIN payload AS p ON p.pos = v.pos
-WHERE v.id BETWEEN ?1 AND ?2 LIMIT 2"""
+WHERE v.id BETWEEN ?1 AND ?2 AND (?3 IS NULL OR s.tenant = (SELECT id FROM name WHERE text = ?3)) LIMIT 2"""
 SELECT_HEAD: Final = "SELECT max(seq) FROM event WHERE session = ?"
 # The opening of a session is as young as its import: the event behind it counts too.
 SELECT_FIRST: Final = "SELECT min(at) FROM event WHERE session = ?1 AND seq BETWEEN ?2 + 1 AND ?2 + 2"
@@ -328,8 +328,8 @@ def _instant(microseconds: int) -> str:
         return from_microseconds(0)
 
 
-def event_by_id(database: Database, opener: Opener, event_id: str) -> Event:
-    """The event whose id begins with these 8 to 32 hex digits.
+def event_by_id(database: Database, opener: Opener, event_id: str, tenant: str | None) -> Event:
+    """The event whose id begins with these 8 to 32 hex digits, among those of one tenant if one is given.
 
     Raises UnknownReference, SessionRemoved, InvalidEvent.
     """
@@ -338,7 +338,7 @@ def event_by_id(database: Database, opener: Opener, event_id: str) -> Event:
         raise UnknownReference("id", event_id)
     first, last = (bytes.fromhex(digits.ljust(32, fill)) for fill in "0f")
     with database.read() as connection:
-        found = fetch(connection, SELECT_BY_PREFIX, (first, last))
+        found = fetch(connection, SELECT_BY_PREFIX, (first, last, tenant))
         if len(found) == 1:
             require_there(connection, found[0][-1])
     if not found:

@@ -40,7 +40,7 @@ from convlog_sqlite.store.reading import (
 )
 from convlog_sqlite.store.repeating import INHERITED, holds_the_same, says_the_same
 from convlog_sqlite.store.rows import Rows
-from convlog_sqlite.store.sessions import SessionRow, Sessions, require_there
+from convlog_sqlite.store.sessions import SessionRow, Sessions, require_there, tenant_of
 from convlog_sqlite.vocabulary import ABOUT_A_PERSON, LABEL_KIND, LINKS, OF_AN_EFFECT, TYPES
 
 HIGHEST_SLOT: Final = "SELECT coalesce(max(number), -1) FROM slot"
@@ -132,6 +132,7 @@ class Context:
     sessions: Sessions
     opener: Opener
     heads: Heads = field(default_factory=Heads)
+    is_bound: bool = False  # to a tenant: then a session's drafts name no event of another tenant
 
 
 class Batch:
@@ -192,6 +193,8 @@ class Batch:
         keys, described, resolved = prepared.envelope, prepared.described, _NOTHING_RESOLVED
         place = self._place(event_id, microseconds) if prepared.is_ruled else None
         if place is not None and prepared.event_id is None:
+            if self._context.is_bound and "parent_id" in keys:
+                self._require("parent_id", keys["parent_id"])  # the rules look at it, and say what they see
             keys = rules.judge(place, prepared, keys)
         if described.refers or keys is not prepared.envelope:
             keys, resolved = self._resolve(keys, imported=prepared.event_id is not None)
@@ -380,9 +383,15 @@ class Batch:
         if wanted in self._here:
             return _Reference(*self._here[wanted])
         rows = fetch(self._connection, SELECT_REFERENCE, (wanted,))
-        if not rows or not rows[0][4]:
+        if not rows or not rows[0][4] or not self._reaches(rows[0][1]):
             raise UnknownReference(pointer, event_id)
         return _Reference(*rows[0])
+
+    def _reaches(self, session: int) -> bool:
+        """Whether drafts may name events of a session, by its number."""
+        if not self._context.is_bound or session == self.session.number:
+            return True
+        return tenant_of(self._connection, session) == self.session.tenant
 
     def _idempotency_digest(self, prepared: Prepared) -> bytes | None:
         if prepared.idempotency_key is None:
@@ -405,6 +414,8 @@ class Batch:
                 return Event(self._here[prepared.event_id][4], Live(prepared.payload))
             rows = fetch(self._connection, SELECT_REFERENCE, (prepared.event_id,))
             if rows:
+                if not self._reaches(rows[0][1]):
+                    raise UnknownReference("id", id_text(prepared.event_id))
                 require_there(self._connection, rows[0][1])
                 return Event(rows[0][4], Live(prepared.payload))
         if digest is None:
