@@ -50,8 +50,8 @@ from convlog_sqlite.filesystem import (
 from convlog_sqlite.follow import Waiter
 from convlog_sqlite.locks import FileLock, KeptLocks
 from convlog_sqlite.rewriting import FILE_NAME, LOCK_SECONDS, Cursor, Rewriting
-from convlog_sqlite.store.committing import Fresh
 from convlog_sqlite.store.reader import LINES_AT_ONCE, Reader
+from convlog_sqlite.store.requests import Fresh
 
 _RETRY_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.001

@@ -65,6 +65,10 @@ SPINE = (
     "tracing",
     "effects",
     "acting",
+    "verbs",
+    "listeners",
+    "participants",
+    "joining",
     "moment",
     "replaying",
     "session",
@@ -79,6 +83,8 @@ SPINE = (
     "aio_labelling",
     "threads",
     "aio_acting",
+    "aio_asking",
+    "aio_joining",
     "aio_moment",
     "aio_state",
     "aio_backup",
@@ -107,7 +113,7 @@ FORBIDDEN = {"sqlite3"}
 
 # The rule is about 400 and 40; these leave room for a docstring that explains a format.
 MODULE_LINES = 450
-ERRORS_LINES = 600  # one tree in one file: it is looked up in, not read through
+ERRORS_LINES = 650  # one tree in one file: it is looked up in, not read through
 FUNCTION_LINES = 60
 
 

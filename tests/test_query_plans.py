@@ -25,6 +25,8 @@ GROWING = (
     "name",
     "effect",
     "lease",
+    "reading",
+    "informed",
 )
 STATEMENT = re.compile(r"\s*(SELECT|INSERT|DELETE|UPDATE|WITH)\b")
 
