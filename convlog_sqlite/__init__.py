@@ -89,6 +89,7 @@ from convlog_sqlite.moment import Moment
 from convlog_sqlite.participants import Participant
 from convlog_sqlite.projections.differences import Discrepancy
 from convlog_sqlite.projections.projection import Look, Projection
+from convlog_sqlite.recalling import Seen
 from convlog_sqlite.redaction import Redaction
 from convlog_sqlite.replaying import Replayed
 from convlog_sqlite.residue import Residue
@@ -221,6 +222,7 @@ __all__ = [
     "SchemaTooNew",
     "ScrubFailed",
     "Scrubber",
+    "Seen",
     "Session",
     "SessionRemoved",
     "SessionSummary",

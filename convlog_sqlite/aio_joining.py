@@ -16,6 +16,8 @@ from convlog_sqlite.events import Event
 from convlog_sqlite.joining import DEFAULT_READINGS, Joining
 from convlog_sqlite.listeners import NEWS_LIMIT, Listener, News
 from convlog_sqlite.participants import OwnVerbs, Participant, Saying
+from convlog_sqlite.recalling import Seen
+from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page
 from convlog_sqlite.store.readings import Reading
 from convlog_sqlite.vocabulary import EFFECT_LEASE
@@ -221,3 +223,7 @@ class AsyncJoining(AsyncAsking):
     ) -> list[Reading]:
         """See `Session.readings`."""
         return await self._log.run(lambda: self._session.readings(agent, after=after, limit=limit))
+
+    async def seen(self, agent: str, at: Point | None = None) -> Seen:
+        """See `Session.seen`."""
+        return await self._log.run(lambda: self._session.seen(agent, at))

@@ -14,8 +14,10 @@ from convlog_sqlite.events import Event, Live
 from convlog_sqlite.follow import Waiter
 from convlog_sqlite.listeners import NEWS_LIMIT, Listener, Slice
 from convlog_sqlite.participants import Appending, Conversation, Part, Participant
+from convlog_sqlite.recalling import Seen, recall
 from convlog_sqlite.store import listening, readings
 from convlog_sqlite.store.names import SELECT_NAME
+from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page
 from convlog_sqlite.store.readings import Reading
 from convlog_sqlite.vocabulary import JOINED_KIND, LISTENING_KEY, LISTENING_KINDS, agent_key
@@ -145,6 +147,16 @@ class Joining(Conversation):
             if row is None or (agent is not None and reader is None):
                 return []
             return readings.page(connection, row.number, reader, after, limit)
+
+    def seen(self, agent: str, at: Point | None = None) -> Seen:
+        """What an agent had in front of it when it wrote the event at a point, or at that point; by default, now.
+
+        A point is as in `at`. Raises UnknownReference for an agent that the log does not know, and what `at` raises.
+        """
+        return recall(self._reader, self.id, agent, at, self._again)
+
+    def _again(self, reading: Reading) -> Slice:
+        return self._shown(reading.reader, reading.role, reading.view, reading.purpose)
 
     def _attendance(self, agent: str) -> Attendance | None:
         with self._reader.database.read() as connection:

@@ -30,21 +30,22 @@ FROM reading AS r CROSS JOIN name AS a ON a.id = r.reader CROSS JOIN name AS w O
 LEFT JOIN name AS o ON o.id = r.role LEFT JOIN name AS p ON p.id = r.purpose
 WHERE r.session = ?1 AND r.reader = ?2 AND r.upto <= ?3 AND (?4 IS NULL OR w.text = ?4)
 ORDER BY r.upto DESC, r.id DESC LIMIT 1"""
-# ?1 position of an event  ?2 session  ?3 reader  ?4 upto
+# ?1 position of an event  ?2 upto
 SELECT_INFORMING: Final = """
 SELECT r.id, a.text, o.text, p.text, w.text, r.version, r.first, r.last, r.upto, r.count, r.pairs, r.digest, r.at
-FROM reading AS r CROSS JOIN name AS a ON a.id = r.reader CROSS JOIN name AS w ON w.id = r.view
+FROM envelope AS v CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq
+CROSS JOIN reading AS r ON r.session = e.session AND r.reader = e.agent AND r.upto = ?2
+CROSS JOIN name AS a ON a.id = r.reader CROSS JOIN name AS w ON w.id = r.view
 LEFT JOIN name AS o ON o.id = r.role LEFT JOIN name AS p ON p.id = r.purpose
-WHERE r.session = ?2 AND r.reader = ?3 AND r.upto = ?4
-AND EXISTS (SELECT 1 FROM informed AS i WHERE i.reading = r.id AND i.pos = ?1)"""
+WHERE v.pos = ?1 AND EXISTS (SELECT 1 FROM informed AS i WHERE i.reading = r.id AND i.pos = ?1)"""
 # ?1 session  ?2 reader or NULL  ?3 behind this id  ?4 limit
 SELECT_READINGS: Final = """
 SELECT r.id, a.text, o.text, p.text, w.text, r.version, r.first, r.last, r.upto, r.count, r.pairs, r.digest, r.at
 FROM reading AS r CROSS JOIN name AS a ON a.id = r.reader CROSS JOIN name AS w ON w.id = r.view
 LEFT JOIN name AS o ON o.id = r.role LEFT JOIN name AS p ON p.id = r.purpose
 WHERE r.session = ?1 AND r.reader = coalesce(?2, r.reader) AND r.id > ?3 ORDER BY r.id LIMIT ?4"""
+SELECT_LAPSE: Final = "SELECT before FROM lapse WHERE session = ? AND reader = ?"
 
-DIGEST_BYTES: Final = 32
 # An envelope begins with `{"v":1,"id":"`: its id is had without parsing it, which takes longer than reading it.
 _ID: Final = slice(13, 49)
 
@@ -144,12 +145,15 @@ def heard_through(connection: Connection, session: int, reader: str, view: str) 
     return 0 if found is None else found.upto
 
 
-def informing(
-    connection: Connection, pos: int, session: int, reader: int | None, upto: int
-) -> Reading | None:
+def informing(connection: Connection, pos: int, upto: int) -> Reading | None:
     """The reading that the event at `pos` was written on, which had got to seq `upto`."""
-    rows = [] if reader is None else fetch(connection, SELECT_INFORMING, (pos, session, reader, upto))
+    rows = fetch(connection, SELECT_INFORMING, (pos, upto))
     return _reading(rows[0]) if rows else None
+
+
+def has_lapsed(connection: Connection, session: int, reader: int) -> bool:
+    """Whether readings of a reader in a session are gone."""
+    return bool(fetch(connection, SELECT_LAPSE, (session, reader)))
 
 
 def page(connection: Connection, session: int, reader: int | None, after: int, limit: int) -> list[Reading]:

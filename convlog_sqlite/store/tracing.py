@@ -19,6 +19,7 @@ from convlog_sqlite.errors import StoreCorrupt, UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.instants import id_bytes
 from convlog_sqlite.store.reading import SELECT_POS, Opener, Row
+from convlog_sqlite.store.readings import Reading, informing
 from convlog_sqlite.vocabulary import LINKS
 
 SELECT_NODES: Final = """
@@ -57,12 +58,13 @@ class Edge(NamedTuple):
 class Trace:
     """What a walk found: events, nearest first, each with its distance, and the edges between them.
 
-    `is_whole` is False when the walk ended at its limit.
+    `readings` says for each event what its author had in front of it, None where the log does not know. `is_whole` is False when the walk ended at its limit.
     """
 
     events: list[Event] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
+    readings: list[Reading | None] = field(default_factory=list)
     is_whole: bool = True
 
 
@@ -105,7 +107,13 @@ def _walk(database: Database, opener: Opener, event_id: str, limit: int, *, forw
         for source, relation, target in found
         if source in ids and target in ids
     ]
-    return Trace(events, [depths[pos] for pos in rows], edges, is_whole)
+    with database.read() as connection:
+        read = [_reading(connection, pos, event) for pos, event in zip(rows, events, strict=True)]
+    return Trace(events, [depths[pos] for pos in rows], edges, read, is_whole)
+
+
+def _reading(connection: Connection, pos: int, event: Event) -> Reading | None:
+    return None if event.seen is None else informing(connection, pos, event.seen["seq"])
 
 
 def _breadth_first(
