@@ -47,6 +47,7 @@ from convlog_sqlite.store.committing import OneAppend
 from convlog_sqlite.store.erasing import Scope
 from convlog_sqlite.store.reader import Reader, SessionSummary
 from convlog_sqlite.tracing import Tracing
+from convlog_sqlite.viewing import Viewing
 from convlog_sqlite.vocabulary import STORE_SESSION
 
 
@@ -64,7 +65,7 @@ class Anchor:
         return asdict(self)
 
 
-class ConversationLog(Keeping, BackingUp, Accepting, Labelling, Projecting, Tracing, Branching):
+class ConversationLog(Keeping, BackingUp, Accepting, Labelling, Projecting, Viewing, Tracing, Branching):
     """An open store. Safe to use from several threads; open it anew after fork().
 
     `path` is the store's directory, None for an ephemeral log. `created` says whether this call made it.
