@@ -79,6 +79,7 @@ class ConversationLog(Keeping, BackingUp, Accepting, Labelling, Projecting, View
         self._accept(scrubber)
         self.path = store.directory
         self.reader = Reader(store.database, store.writer)
+        store.writer.recall = self.recall_of
         self._one_append = OneAppend(self.path or ":memory:")
         self._mirror = self._open_mirror()
         self._finish_erasures()

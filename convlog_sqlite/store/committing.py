@@ -75,7 +75,7 @@ class OneAppend:
 
 
 def _recall(connection: Connection, session: SessionRow, agent: str) -> Heard | None:
-    return listening.recall(connection, session, agent, listening.Everything())
+    return listening.recall(connection, session, agent, lambda _: listening.Everything())
 
 
 class Writer:

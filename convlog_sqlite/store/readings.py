@@ -44,6 +44,8 @@ SELECT r.id, a.text, o.text, p.text, w.text, r.version, r.first, r.last, r.upto,
 FROM reading AS r CROSS JOIN name AS a ON a.id = r.reader CROSS JOIN name AS w ON w.id = r.view
 LEFT JOIN name AS o ON o.id = r.role LEFT JOIN name AS p ON p.id = r.purpose
 WHERE r.session = ?1 AND r.reader = coalesce(?2, r.reader) AND r.id > ?3 ORDER BY r.id LIMIT ?4"""
+SELECT_EVENT: Final = """
+SELECT e.pos, v.bytes FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos WHERE e.session = ? AND e.seq = ?"""
 SELECT_LAPSE: Final = "SELECT before FROM lapse WHERE session = ? AND reader = ?"
 
 # An envelope begins with `{"v":1,"id":"`: its id is had without parsing it, which takes longer than reading it.
@@ -149,6 +151,11 @@ def informing(connection: Connection, pos: int, upto: int) -> Reading | None:
     """The reading that the event at `pos` was written on, which had got to seq `upto`."""
     rows = fetch(connection, SELECT_INFORMING, (pos, upto))
     return _reading(rows[0]) if rows else None
+
+
+def event_at(connection: Connection, session: int, seq: int) -> list[tuple[int, bytes]]:
+    """The position and envelope of the event at a seq, if there is one."""
+    return fetch(connection, SELECT_EVENT, (session, seq))
 
 
 def has_lapsed(connection: Connection, session: int, reader: int) -> bool:

@@ -11,8 +11,8 @@ from convlog_sqlite.database import Connection
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.reading import EFFECT_FACET, FACETS, PROPOSAL_FACET, correlation_digest
 from convlog_sqlite.store.slicing import Ceiling, Compiled, Probe
-from convlog_sqlite.views.definition import ANY_PURPOSE, Select, View
-from convlog_sqlite.vocabulary import EFFECT_STATES, PROPOSALS, SENSITIVITIES, TYPES
+from convlog_sqlite.views.definition import Select, View
+from convlog_sqlite.vocabulary import ANY_PURPOSE, EFFECT_STATES, PROPOSALS, SENSITIVITIES, TYPES
 
 _MOST_WALKS: Final = 64  # of one select: a name each; where there are more, the events themselves are walked
 _NOBODY: Final = 0  # the number of no name
