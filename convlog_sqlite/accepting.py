@@ -23,6 +23,7 @@ from convlog_sqlite.store.preparing import Prepared, foreign_digest, prepare
 from convlog_sqlite.store.readings import Noted
 from convlog_sqlite.store.requests import Fresh, Request
 from convlog_sqlite.store.writing import Appended
+from convlog_sqlite.tenancy import require_own
 from convlog_sqlite.vocabulary import STORE_SESSION
 
 # What the authors of an append had heard; RECORDED: what the log knows that they had.
@@ -43,6 +44,7 @@ class Accepting:
     """The part of a log that takes drafts in. `ConversationLog` is one."""
 
     path: Path | None
+    tenant: str | None
     _store: opening.Store
     _scrubber: Scrubber | None
     _author: str | None
@@ -80,7 +82,7 @@ class Accepting:
         """
         with self._one_append:
             prepared = self._prepare(session, drafts, scrubber)
-            appended = self._store.writer.append(session, None, prepared)
+            appended = self._store.writer.append(session, self.tenant, prepared)
             self._finish_noticed()
         scrubbed = self._count(prepared, appended)
         if found is not None:
@@ -202,6 +204,7 @@ class Accepting:
         drafts: Sequence[Draft],
         heard: Hears = None,
     ) -> Request:
+        tenant = require_own(self.tenant, tenant)
         if self.path is None:
             self._only_author(drafts)
         prepared = self._prepare(session, [(None, draft) for draft in drafts])

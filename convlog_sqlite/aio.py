@@ -21,6 +21,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
@@ -51,6 +52,7 @@ from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reading import SCAN
 from convlog_sqlite.store.sessions import RemovedSession
 from convlog_sqlite.store.tracing import Trace
+from convlog_sqlite.tenancy import require_own
 from convlog_sqlite.threads import Appender, Result, Threads
 from convlog_sqlite.tracing import DEFAULT_TRACE
 from convlog_sqlite.verbs import Filters
@@ -200,19 +202,13 @@ class AsyncConversationLog(AsyncLabelling, AsyncProjecting, AsyncBackingUp, Asyn
         keys: str | Path | None = None,
         scrub: bool | Scrubber = False,
         kek: KeySource | None = None,
+        tenant: str | None = None,
     ) -> Self:
         """See `ConversationLog.open`; the store is opened by `async with`."""
-        return cls(
-            lambda: ConversationLog.open(
-                path,
-                create=create,
-                durability=durability,
-                read_only=read_only,
-                keys=keys,
-                scrub=scrub,
-                kek=kek,
-            )
+        opened = partial(
+            ConversationLog.open, path, create=create, durability=durability, read_only=read_only
         )
+        return cls(partial(opened, keys=keys, scrub=scrub, kek=kek, tenant=tenant))
 
     @classmethod
     def ephemeral(cls, *, scrub: bool | Scrubber = False) -> Self:
@@ -260,7 +256,7 @@ class AsyncConversationLog(AsyncLabelling, AsyncProjecting, AsyncBackingUp, Asyn
     def session(self, session_id: str, *, tenant: str | None = None) -> AsyncSession:
         """The session `session_id`. Whether it is another tenant's shows at the first append."""
         check_session_id(session_id)
-        return AsyncSession(self, Session(self.sync, session_id, tenant))
+        return AsyncSession(self, Session(self.sync, session_id, require_own(self.sync.tenant, tenant)))
 
     async def sessions(self) -> list[SessionSummary]:
         """See `ConversationLog.sessions`."""

@@ -76,10 +76,14 @@ def recall(
     """
     with reader.database.read() as connection:
         row = reader.row(connection, session)
+        if row is None:
+            raise UnknownReference("session", session)
         number = value(connection, SELECT_NAME, (agent,))
-        if row is None or number is None:
-            raise UnknownReference("session" if row is None else "agent", session if row is None else agent)
-        seq = reader.head_of(connection, row) if at is None else points.place(connection, row, at)
+        if number is None or not any(readings.knows(connection, part.number, number) for part in row.line):
+            raise UnknownReference("agent", agent)
+        seq = reader.head_of(connection, row)
+        if at is not None:
+            seq = points.place(connection, row, at, reader.tenant)
         found = _find(connection, row, number, agent, seq)
     if found.reading is None:
         return Seen(agent, found.at, found.event, None, missing=found.missing)

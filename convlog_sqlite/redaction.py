@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -132,7 +132,10 @@ class Redactor:
             decision, intents = eraser.intend(scope, by, reason, override, fencing)
             found = Redaction(decision.matched, 0, decision.already, decision.protected)
             marks = self._marks(eraser, intents) if verify else None
-            self._finish(eraser, intents, found)
+            # What others left half done is finished too, and is not this caller's to hear of.
+            of_others = [intent for intent in intents if not eraser.is_of(intent, scope.tenant)]
+            self._finish(eraser, of_others, Redaction())
+            self._finish(eraser, [intent for intent in intents if intent not in of_others], found)
             found.erased = sum(map(len, decision.positions.values()))
             found.wal_truncated = database.truncate_wal()
             if marks is not None:
@@ -306,7 +309,7 @@ class Redactor:
         if scope.kind != "subject":
             return scope
         pepper = self._store.keystore.pepper
-        return Scope("subject", tuple(subject_digest(pepper, name) for name in scope.names))
+        return replace(scope, names=tuple(subject_digest(pepper, name) for name in scope.names))
 
 
 def fence_event(kind: str, name: str, by: str, pepper: bytes) -> Prepared:

@@ -26,7 +26,6 @@ from convlog_sqlite.errors import (
     StoreBusy,
     StoreError,
     StoreIOError,
-    UnknownReference,
 )
 from convlog_sqlite.events import Event
 from convlog_sqlite.instants import Clock
@@ -81,14 +80,21 @@ def _recall(connection: Connection, session: SessionRow, agent: str) -> Heard | 
 class Writer:
     """Appends drafts. Safe to use from several threads."""
 
-    def __init__(self, database: Database, keystore: Keystore, store_id: bytes, clock: Clock) -> None:
+    def __init__(
+        self,
+        database: Database,
+        keystore: Keystore,
+        store_id: bytes,
+        clock: Clock,
+        tenant: str | None = None,
+    ) -> None:
+        """Bound to a `tenant`, drafts name no event of another: such ids are unknown."""
         self.database, self.keystore, self.store_id = database, keystore, store_id
-        self.clock = clock
+        self.clock, self.tenant = clock, tenant
         self.names, self.sessions, self.opener = Names(), Sessions(), Opener(keystore, store_id, database)
         self.recall: Recall = _recall  # until somebody says who sees what
-        self._context = Context(
-            store_id, keystore, clock, self.names, self.sessions, self.opener, self._recalled
-        )
+        known = self.names, self.sessions, self.opener, self._recalled
+        self._context = Context(store_id, keystore, clock, *known, is_bound=tenant is not None)
         self._waiting: deque[Request] = deque()
         self._changing = threading.Lock()  # who waits and who leads
         self._leader: Sequence[Request] | None = None  # those whose thread commits
@@ -283,10 +289,8 @@ class Writer:
         request.last, request.used = batch.seq, batch.slots[before:]
 
     def _open(self, connection: Connection, request: Request) -> Batch:
-        row = self.sessions.find(connection, request.session)
+        row = self.sessions.find_for(connection, request.session, request.tenant)
         if row is not None:
-            if request.tenant is not None and row.tenant != request.tenant:
-                raise UnknownReference("session", request.session)
             return Batch(self._context, connection, row)
         fresh: dict[str, int] = {}
         tenant = None if request.tenant is None else self.names.intern(connection, request.tenant, fresh)
@@ -332,7 +336,7 @@ class Writer:
         try:
             with self._leading, self.database.write() as connection:
                 row = self.sessions.find(connection, session)
-                if row is not None:
+                if row is not None and self.tenant in (None, row.tenant):
                     require_there(connection, row.number)
                     for one in noted:
                         readings.write(
@@ -357,7 +361,7 @@ class Writer:
             try:
                 with self.database.write() as connection:
                     self._context.heads.refresh(connection)
-                    if self.sessions.find(connection, name) is not None:
+                    if self.sessions.find_for(connection, name, self.tenant) is not None:
                         raise InvalidEvent("/session", f"{name} exists, and a session id is used once")
                     of, fresh = self.sessions.require(connection, session), dict[str, int]()
                     tenant = None if of.tenant is None else self.names.intern(connection, of.tenant, fresh)

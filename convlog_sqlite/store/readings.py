@@ -46,6 +46,9 @@ LEFT JOIN name AS o ON o.id = r.role LEFT JOIN name AS p ON p.id = r.purpose
 WHERE r.session = ?1 AND r.reader = coalesce(?2, r.reader) AND r.id > ?3 ORDER BY r.id LIMIT ?4"""
 SELECT_EVENT: Final = """
 SELECT e.pos, v.bytes FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos WHERE e.session = ? AND e.seq = ?"""
+KNOWS: Final = """
+SELECT EXISTS (SELECT 1 FROM posting WHERE session = ?1 AND facet = 1 AND name = ?2)
+OR EXISTS (SELECT 1 FROM reading WHERE session = ?1 AND reader = ?2)"""
 SELECT_LAPSE: Final = "SELECT before FROM lapse WHERE session = ? AND reader = ?"
 
 # An envelope begins with `{"v":1,"id":"`: its id is had without parsing it, which takes longer than reading it.
@@ -156,6 +159,11 @@ def informing(connection: Connection, pos: int, upto: int) -> Reading | None:
 def event_at(connection: Connection, session: int, seq: int) -> list[tuple[int, bytes]]:
     """The position and envelope of the event at a seq, if there is one."""
     return fetch(connection, SELECT_EVENT, (session, seq))
+
+
+def knows(connection: Connection, session: int, agent: int) -> bool:
+    """Whether an agent wrote in a session, or is known to have read it."""
+    return bool(value(connection, KNOWS, (session, agent)))
 
 
 def has_lapsed(connection: Connection, session: int, reader: int) -> bool:

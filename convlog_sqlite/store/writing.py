@@ -33,6 +33,7 @@ from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.preparing import Described, Prepared, describe
 from convlog_sqlite.store.reading import (
     EFFECT_FACET,
+    EFFECT_WORD,
     FACETS,
     PROPOSAL_FACET,
     SELECT_STORE_HEAD,
@@ -41,8 +42,8 @@ from convlog_sqlite.store.reading import (
 )
 from convlog_sqlite.store.repeating import INHERITED, holds_the_same, says_the_same
 from convlog_sqlite.store.rows import Rows
-from convlog_sqlite.store.sessions import SessionRow, Sessions, require_there
-from convlog_sqlite.vocabulary import ABOUT_A_PERSON, LABEL_KIND, LINKS, LISTENING_KEY, TYPES
+from convlog_sqlite.store.sessions import SessionRow, Sessions, require_there, tenant_of
+from convlog_sqlite.vocabulary import ABOUT_A_PERSON, LABEL_KIND, LINKS, LISTENING_KEY, OF_AN_EFFECT, TYPES
 
 HIGHEST_SLOT: Final = "SELECT coalesce(max(number), -1) FROM slot"
 SELECT_SESSION_HEAD: Final = """
@@ -107,6 +108,7 @@ class Context:
     opener: Opener
     recall: Recall
     heads: Heads = field(default_factory=Heads)
+    is_bound: bool = False  # to a tenant: then a session's drafts name no event of another tenant
 
 
 class Batch:
@@ -177,6 +179,8 @@ class Batch:
         keys, described, resolved = prepared.envelope, prepared.described, _NOTHING_RESOLVED
         place = self._place(event_id, microseconds) if prepared.is_ruled else None
         if place is not None and prepared.event_id is None:
+            if self._context.is_bound and "parent_id" in keys:
+                self._require("parent_id", keys["parent_id"])  # the rules look at it, and say what they see
             keys = rules.judge(place, prepared, keys)
         if described.refers or keys is not prepared.envelope:
             keys, resolved = self._resolve(keys, imported=prepared.event_id is not None)
@@ -294,8 +298,8 @@ class Batch:
             posting.append((session, _KIND_FACET, numbers[5], seq))
         if said.decides:
             posting.append((session, PROPOSAL_FACET, numbers[6], seq))
-        if said.effect is not None:
-            posting.append((session, EFFECT_FACET, known.get(said.effect) or intern(said.effect), seq))
+        if said.flags & OF_AN_EFFECT:
+            posting.append((session, EFFECT_FACET, known.get(EFFECT_WORD) or intern(EFFECT_WORD), seq))
         for text in said.purposes:
             rows.purpose.append((session, seq, known.get(text) or intern(text)))
 
@@ -369,9 +373,15 @@ class Batch:
         if wanted in self._here:
             return _Reference(*self._here[wanted])
         rows = fetch(self._connection, SELECT_REFERENCE, (wanted,))
-        if not rows or not rows[0][4]:
+        if not rows or not rows[0][4] or not self._reaches(rows[0][1]):
             raise UnknownReference(pointer, event_id)
         return _Reference(*rows[0])
+
+    def _reaches(self, session: int) -> bool:
+        """Whether drafts may name events of a session, by its number."""
+        if not self._context.is_bound or session == self.session.number:
+            return True
+        return tenant_of(self._connection, session) == self.session.tenant
 
     def _idempotency_digest(self, prepared: Prepared) -> bytes | None:
         if prepared.idempotency_key is None:
@@ -394,6 +404,8 @@ class Batch:
                 return Event(self._here[prepared.event_id][4], Live(prepared.payload))
             rows = fetch(self._connection, SELECT_REFERENCE, (prepared.event_id,))
             if rows:
+                if not self._reaches(rows[0][1]):
+                    raise UnknownReference("id", id_text(prepared.event_id))
                 require_there(self._connection, rows[0][1])
                 return Event(rows[0][4], Live(prepared.payload))
         if digest is None:

@@ -346,7 +346,7 @@ class Slice:
         row = self._row(connection)
         if row is None:
             return []
-        ceiling = self._compiled(connection, row, {}).ceiling
+        ceiling = compiling.ceiling(connection, self._reader.names, self.view, self.purpose)
         return slicing.rows(
             connection, slicing.below(connection, row, positions, ceiling, self._through.upto)
         )
