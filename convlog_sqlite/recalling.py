@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 UNREAD: Final = "unread"
 LAPSED: Final = "lapsed"
-_AT_ONCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ def recall(
     if found.reading is None:
         return Seen(agent, found.at, found.event, None, missing=found.missing)
     shown = again(found.reading) if found.reading.count else None
-    events = [] if shown is None else _read(shown, found.reading)
+    events = [] if shown is None else shown.between(found.reading.first, found.reading.last)
     matches = len(events) == found.reading.count and digest_of(events) == found.reading.digest
     if shown is not None and events and (found.reading.pairs or shown.adds):
         last = events[-1].seq
@@ -118,16 +117,6 @@ def _find(connection: Connection, row: SessionRow, number: int, agent: str, seq:
         lapsed = readings.has_lapsed(connection, row.number, number)
         found.missing = LAPSED if lapsed else UNREAD
     return found
-
-
-def _read(shown: Slice, reading: Reading) -> list[Event]:
-    events: list[Event] = []
-    after: int | None = reading.first - 1
-    while after is not None:
-        page = shown.selected(after=after, before=reading.last + 1, limit=_AT_ONCE)
-        events += page
-        after = page.next
-    return events
 
 
 def _erased_since(event: Event, at: str) -> bool:

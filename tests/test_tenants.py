@@ -24,12 +24,14 @@ from convlog_sqlite import (
     EffectCommitted,
     Event,
     InvalidEvent,
+    Listener,
     Live,
     Mirror,
     Moment,
     NoReply,
     NotAuthorized,
     Projection,
+    Reading,
     RetentionPolicy,
     Session,
     Slice,
@@ -41,6 +43,7 @@ from convlog_sqlite import (
 )
 from convlog_sqlite.cli import OF_TENANTS, VERBS, main
 from convlog_sqlite.store.reader import Reader
+from convlog_sqlite.store.readings import Noted
 
 OWN, OTHER, NOBODYS, STORE = "acme-1", "globex-1", "plain-1", "_store"
 MARKS = ("globex", "plain-", "nobody-", "warden")  # of the other tenant, of sessions without one, of `_store`
@@ -157,6 +160,9 @@ def text_of(found, depth=0):
         return f"{found!r} {getattr(found, 'tenant', '')}"
     if isinstance(found, Slice):
         return text_of([repr(found), found.tail(500, pairs=True), found.jsonl(), found.state()], depth + 1)
+    if isinstance(found, Listener):
+        heard = [repr(found), found.listen(500, pairs=True), found.news(), found.role, found.view]
+        return text_of(heard, depth + 1)
     if isinstance(found, Mirror):
         return text_of([found.root, found.problem], depth + 1)
     if isinstance(found, Iterator | list | tuple | set | frozenset):
@@ -230,6 +236,13 @@ def draft(**keys):
     return Draft(type="message", agent="a", body="x", **keys)
 
 
+def noted():
+    """A reading that nobody made."""
+    extent = {"first": 1, "last": 2, "upto": 2, "count": 2, "pairs": False, "digest": "0" * 64}
+    who = {"reader": "acme-agent", "role": None, "purpose": None, "view": "everything", "version": 0}
+    return Noted(Reading(**who, **extent, at="2026-01-02T03:04:05.000000Z"), 0)
+
+
 def log_calls(world):
     """(arguments, keywords) for each public method of a log."""
     every, sessions = ids(world), [OWN, *FOREIGN]
@@ -241,6 +254,7 @@ def log_calls(world):
         + [((OWN, None, [one]), {}) for one in naming],
         "append_foreign": [((name, [(world.imported, draft())]), {}) for name in sessions],
         "append_together": [(([(name, None, a_draft) for name in sessions],), {})],
+        "await_close": [],  # of a listener that the caller has
         "created": [],
         "diff": [((a, b), {}) for a in sessions for b in sessions],
         "event": [((found,), {}) for event_id in every for found in (event_id, event_id[:13], event_id[:8])],
@@ -255,6 +269,8 @@ def log_calls(world):
         "lines": [(some, {}) for some in [(), *((name,) for name in sessions)]],
         "mirror": [],
         "projections": [((), {})],
+        "recall_of": [],  # asked inside an append
+        "record_readings": [((name, [noted()]), {}) for name in sessions],
         "redact": [((), {"events": [event_id]} | erase) for event_id in every]
         + [((), {scope: name} | erase) for scope in ("session", "task", "agent") for name in (*sessions, "shared")]
         + [((), {"subject": "globex Lee"} | erase)]
@@ -319,6 +335,7 @@ def session_calls(world):
         "ask": [(("acme?",), by | {"to": "ops", "timeout": 0})],
         "at": [((point,), {}) for event in events for point in (event.id, event.id[:8], event)],
         "attachment": [((event,), {}) for event in events],
+        "bound": [],  # to an author that the caller has
         "begin_effect": [],  # `once` and `effect` begin with it
         "claim": [(("shared",), by), (("acme-task",), by)],
         "commit_effect": [((event, "a", 1), {}) for event in events],
@@ -336,6 +353,14 @@ def session_calls(world):
         + [((f"acme-{i}", event_id), by) for i, event_id in enumerate(every)],
         "grant_role": [(("x", "dba"), by)],
         "head": [],
+        "join": [(("acme-new",), {"role": "worker"}), (("acme-agent",), {"view": "everything"})],
+        "listener": [(("acme-new",), {"view": "everything"}), (("acme-agent",), {"view": "globex-view"})],
+        "listening": [(("off",), {"by": "acme-agent"})],
+        "listening_mode": [((), {})],
+        "participant": [(("acme-agent",), {}), (("globex-agent",), {})],
+        "readings": [((), {}), (("acme-agent",), {}), (("globex-agent",), {})],
+        "seen": [((name,), {}) for name in ("acme-agent", "globex-agent", "globex-b")]
+        + [(("acme-agent", event_id), {}) for event_id in every],
         "jsonl": [((), {}), ((), {"inherited": True})],
         "message": [(("acme",), by | keys) for keys in naming],
         "mutation": [
@@ -564,8 +589,8 @@ def test_no_call_of_a_reader_gives_anything_of_another_tenant(world, acme):
     }
     walk(world, acme.reader, table)
     assert set(acme.reader.known(ids(world))) == {event.id for event in world.made[OWN].values()}
-    # `row` is asked in a transaction, `blob` and `calls_of` with events; `store_head` is a number and a digest.
-    assert public(Reader) - table.keys() == {"row", "blob", "calls_of", "store_head"}
+    # `row` and `head_of` are asked in a transaction, `blob` and `calls_of` with events; `store_head` is a number and a digest.
+    assert public(Reader) - table.keys() == {"row", "head_of", "blob", "calls_of", "store_head"}
 
 
 @pytest.mark.parametrize("name", sorted(WHOLE_STORE))

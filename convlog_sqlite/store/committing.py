@@ -335,8 +335,8 @@ class Writer:
         committed = False
         try:
             with self._leading, self.database.write() as connection:
-                row = self.sessions.find(connection, session)
-                if row is not None and self.tenant in (None, row.tenant):
+                row = self.sessions.of(self.tenant).find(connection, session)
+                if row is not None:
                     require_there(connection, row.number)
                     for one in noted:
                         readings.write(

@@ -38,6 +38,12 @@ CROSS JOIN reading AS r ON r.session = e.session AND r.reader = e.agent AND r.up
 CROSS JOIN name AS a ON a.id = r.reader CROSS JOIN name AS w ON w.id = r.view
 LEFT JOIN name AS o ON o.id = r.role LEFT JOIN name AS p ON p.id = r.purpose
 WHERE v.pos = ?1 AND EXISTS (SELECT 1 FROM informed AS i WHERE i.reading = r.id AND i.pos = ?1)"""
+# ?1 behind this id: every reading, with the name of its session
+SELECT_EVERY: Final = """
+SELECT s.name, r.id, a.text, o.text, p.text, w.text, r.version, r.first, r.last, r.upto, r.count, r.pairs, r.digest, r.at
+FROM reading AS r LEFT JOIN session AS s ON s.id = r.session LEFT JOIN name AS a ON a.id = r.reader
+LEFT JOIN name AS w ON w.id = r.view LEFT JOIN name AS o ON o.id = r.role LEFT JOIN name AS p ON p.id = r.purpose
+WHERE r.id > ?1 ORDER BY r.id LIMIT 500"""
 # ?1 session  ?2 reader or NULL  ?3 behind this id  ?4 limit
 SELECT_READINGS: Final = """
 SELECT r.id, a.text, o.text, p.text, w.text, r.version, r.first, r.last, r.upto, r.count, r.pairs, r.digest, r.at
@@ -176,10 +182,17 @@ def page(connection: Connection, session: int, reader: int | None, after: int, l
     return [_reading(row) for row in fetch(connection, SELECT_READINGS, (session, reader, after, limit))]
 
 
+def every(connection: Connection, after: int) -> list[tuple[str | None, Reading]]:
+    """Some readings behind a number, each with its session. A changed row may lack it, a reader or a view."""
+    return [(row[0], _reading(row[1:])) for row in fetch(connection, SELECT_EVERY, (after,))]
+
+
 def _reading(row: Sequence[Any]) -> Reading:
     number, reader, role, purpose, view, version, first, last, upto, count, pairs, digest, at = row
     extent = first, last, upto, count, bool(pairs)
-    return Reading(reader, role, purpose, view, version, *extent, digest.hex(), _instant(at), number)
+    return Reading(
+        reader or "", role, purpose, view or "", version, *extent, digest.hex(), _instant(at), number
+    )
 
 
 def _instant(microseconds: int) -> str:

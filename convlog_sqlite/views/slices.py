@@ -136,6 +136,16 @@ class Slice:
         """What `tail` gives without what links lead to."""
         return self._page(slicing.last, 0, before, n, {}, max_scan)[0]
 
+    def between(self, first: int, last: int) -> list[Event]:
+        """All that it selects from seq `first` to seq `last`, both included."""
+        events: list[Event] = []
+        after: int | None = first - 1
+        while after is not None:
+            page = self.selected(after=after, before=last + 1)
+            events += page
+            after = page.next
+        return events
+
     @property
     def adds(self) -> bool:
         """Whether a page shows more than is selected: what links lead to."""
