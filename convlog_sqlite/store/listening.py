@@ -109,6 +109,8 @@ class Recorded:
 
 
 RECORDED: Final = Recorded()
+# What the authors of an append had heard; None: it says nothing of it.
+Hears = Heard | Recorded | None
 
 # What the log knows that an agent had heard, None where it knows of no reading of it in the session.
 Recall = Callable[[Connection, SessionRow, str], "Heard | None"]
