@@ -108,7 +108,7 @@ class World:
             sessions[OWN].fork("acme-2", agent="acme-agent")
             log.grant_role("warden", "warden-role", by="ops")
             log.grant_role("acme-lead", "dba", by="warden")
-            with_reader = sessions[OTHER].join("globex-reader", role="globex-role")
+            with_reader = sessions[OTHER].join("globex-reader", role="globex-role", view="everything")
             with_reader.listen(5)
             with_reader.message("globex heard it")
             log.set_policy(
