@@ -36,6 +36,7 @@ VERBS: Final = {
     "state": Entry("states", "state", "daily", "convlog state build --open"),
     "export": Entry("exchange", "export", "daily", "convlog export build > build.jsonl"),
     "import": Entry("exchange", "import_", "daily", "convlog import claude-code --since 7d"),
+    "join": Entry("participants", "join", "people", "convlog join build --as backend-dev --role worker"),
     "role": Entry("people", "role", "people", "convlog role grant alice security --by ops"),
     "ask": Entry(
         "people", "ask", "people", "convlog ask build --agent orchestrator --to backend --body 'Which port?'"
@@ -45,6 +46,7 @@ VERBS: Final = {
         "people", "reject", "people", "convlog reject 0197a3c4 --as alice --body 'Not on a Friday.'"
     ),
     "why": Entry("people", "why", "people", "convlog why 0197a3c4"),
+    "seen": Entry("participants", "seen", "people", "convlog seen backend-dev build --at 0197a3c4"),
     "status": Entry("care", "status", "care", "convlog status"),
     "verify": Entry("care", "verify", "care", "convlog verify --anchor head.json"),
     "redact": Entry(
@@ -84,11 +86,13 @@ OF_TENANTS: Final = frozenset(
         "state",
         "export",
         "import",
+        "join",
         "role",
         "ask",
         "approve",
         "reject",
         "why",
+        "seen",
         "verify",
         "redact",
         "label",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from convlog_sqlite import ConversationLog, Event, Filters, Moment, Session
 
+if TYPE_CHECKING:
+    from convlog_sqlite import Slice
+
 
 def last(
-    session: Session | Moment, count: int, *, after: int, before: int | None, filters: Filters
+    session: Session | Moment | Slice, count: int, *, after: int, before: int | None, filters: Filters
 ) -> list[Event]:
     """The last `count` events between the seqs `after` and `before`, both exclusive, ascending."""
     found: list[Event] = []
@@ -22,7 +26,7 @@ def last(
 
 
 def everything(
-    session: Session | Moment, *, after: int, before: int | None, filters: Filters
+    session: Session | Moment | Slice, *, after: int, before: int | None, filters: Filters
 ) -> Iterator[Event]:
     """All events between the seqs `after` and `before`, both exclusive, page by page."""
     place: int | None = after
