@@ -97,6 +97,7 @@ from convlog_sqlite.retention import RetentionPolicy
 from convlog_sqlite.scrubbing import Scrubber
 from convlog_sqlite.session import Session
 from convlog_sqlite.store.fences import Fence
+from convlog_sqlite.store.listening import RECORDED
 from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.readings import Reading
@@ -142,6 +143,7 @@ _LATER: Final = {
 __all__ = [
     "ABSENT",
     "HARNESSES",
+    "RECORDED",
     "Anchor",
     "AsyncConversationLog",
     "AsyncListener",

@@ -26,7 +26,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
-from convlog_sqlite.accepting import Hears
 from convlog_sqlite.aio_acting import AsyncActing
 from convlog_sqlite.aio_backup import AsyncBackingUp
 from convlog_sqlite.aio_joining import AsyncJoining
@@ -47,6 +46,7 @@ from convlog_sqlite.moment import DEFAULT_LIMIT
 from convlog_sqlite.redaction import Redaction
 from convlog_sqlite.scrubbing import Scrubber
 from convlog_sqlite.session import Session
+from convlog_sqlite.store.listening import RECORDED, Hears
 from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reading import SCAN
@@ -66,6 +66,7 @@ class AsyncSession(AsyncJoining, AsyncActing, AsyncStates, AsyncThrough, AsyncRe
 
     _log: AsyncConversationLog
     _session: Session
+    _hears: Hears = None
 
     def __init__(self, log: AsyncConversationLog, session: Session) -> None:
         self._log, self._session, self._source = log, session, session
@@ -73,11 +74,18 @@ class AsyncSession(AsyncJoining, AsyncActing, AsyncStates, AsyncThrough, AsyncRe
 
     async def append(self, draft: Draft) -> Event:
         """See `Session.append`. Once called it is committed, even if the caller is cancelled."""
-        return (await self._log.append_drafts(self.id, self.tenant, [draft]))[0]
+        return (await self._log.append_drafts(self.id, self.tenant, [draft], self._hears))[0]
 
     async def append_many(self, drafts: Sequence[Draft]) -> list[Event]:
         """See `Session.append_many`."""
-        return await self._log.append_drafts(self.id, self.tenant, list(drafts)) if drafts else []
+        drafts = list(drafts)
+        return await self._log.append_drafts(self.id, self.tenant, drafts, self._hears) if drafts else []
+
+    def informed(self) -> AsyncSession:
+        """See `Session.informed`."""
+        informed = AsyncSession(self._log, self._session)
+        informed._hears = RECORDED
+        return informed
 
     async def head(self) -> int:
         """The seq of the last event, 0 while there is none."""

@@ -88,6 +88,7 @@ class ConversationLog(
         self.reader = (
             self._whole if self.tenant is None else Reader(store.database, store.writer, self.tenant)
         )
+        store.writer.recall = self.recall_of
         self._one_append = OneAppend(self.path or ":memory:")
         self._mirror = self._open_mirror(self._whole)
         self._shown_mirror = self._mirror if self.tenant is None else self._open_mirror(self.reader)

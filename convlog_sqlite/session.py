@@ -25,6 +25,7 @@ from convlog_sqlite.projections.differences import Discrepancy
 from convlog_sqlite.projections.projection import Projection
 from convlog_sqlite.replaying import Pace, Replayed, borders, marked, parts
 from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
+from convlog_sqlite.store.listening import RECORDED, Hears
 from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page
 from convlog_sqlite.store.reading import SCAN
@@ -60,6 +61,7 @@ class Session(Joining):
     """One session of a log. Made by `ConversationLog.session`; it exists in the store from its first event on."""
 
     _log: Log
+    _hears: Hears = None
 
     def __init__(self, log: Log, session_id: str, tenant: str | None) -> None:
         self._log, self.id, self.tenant = log, session_id, tenant
@@ -71,7 +73,7 @@ class Session(Joining):
         Raises Refused (InvalidEvent, UnknownReference, PairingError, IdempotencyConflict, EventTooLarge)
         and StoreError.
         """
-        return self._log.append_drafts(self.id, self.tenant, [draft])[0]
+        return self._log.append_drafts(self.id, self.tenant, [draft], self._hears)[0]
 
     def append_many(self, drafts: Iterable[Draft]) -> list[Event]:
         """Record drafts in one durable transaction, all or none, in order.
@@ -79,7 +81,17 @@ class Session(Joining):
         Raises what `append` raises; `index` of a Refused says which draft was at fault.
         """
         drafts = list(drafts)
-        return self._log.append_drafts(self.id, self.tenant, drafts) if drafts else []
+        return self._log.append_drafts(self.id, self.tenant, drafts, self._hears) if drafts else []
+
+    def informed(self) -> Session:
+        """The session as one whose events say what the log knows that their author had read, whoever it is.
+
+        For a program that appends for agents which listen elsewhere. Of an author who is not known to have read
+        anything, nor to take part, an event says nothing.
+        """
+        informed = Session(self._log, self.id, self.tenant)
+        informed._hears = RECORDED
+        return informed
 
     def bound(self, author: Author) -> Session:
         """The session as one in which `author` writes: everything that is recorded goes through it."""

@@ -24,12 +24,14 @@ from convlog_sqlite import (
     EffectCommitted,
     Event,
     InvalidEvent,
+    Listener,
     Live,
     Mirror,
     Moment,
     NoReply,
     NotAuthorized,
     Projection,
+    Reading,
     RetentionPolicy,
     Session,
     Slice,
@@ -41,6 +43,7 @@ from convlog_sqlite import (
 )
 from convlog_sqlite.cli import OF_TENANTS, VERBS, main
 from convlog_sqlite.store.reader import Reader
+from convlog_sqlite.store.readings import Noted
 
 OWN, OTHER, NOBODYS, STORE = "acme-1", "globex-1", "plain-1", "_store"
 MARKS = ("globex", "plain-", "nobody-", "warden")  # of the other tenant, of sessions without one, of `_store`
@@ -105,7 +108,7 @@ class World:
             sessions[OWN].fork("acme-2", agent="acme-agent")
             log.grant_role("warden", "warden-role", by="ops")
             log.grant_role("acme-lead", "dba", by="warden")
-            with_reader = sessions[OTHER].join("globex-reader", role="globex-role")
+            with_reader = sessions[OTHER].join("globex-reader", role="globex-role", view="everything")
             with_reader.listen(5)
             with_reader.message("globex heard it")
             log.set_policy(
@@ -160,6 +163,9 @@ def text_of(found, depth=0):
         return f"{found!r} {getattr(found, 'tenant', '')}"
     if isinstance(found, Slice):
         return text_of([repr(found), found.tail(500, pairs=True), found.jsonl(), found.state()], depth + 1)
+    if isinstance(found, Listener):
+        heard = [repr(found), found.listen(500, pairs=True), found.news(), found.role, found.view]
+        return text_of(heard, depth + 1)
     if isinstance(found, Mirror):
         return text_of([found.root, found.problem], depth + 1)
     if isinstance(found, Iterator | list | tuple | set | frozenset):
@@ -233,6 +239,13 @@ def draft(**keys):
     return Draft(type="message", agent="a", body="x", **keys)
 
 
+def noted():
+    """A reading that nobody made."""
+    extent = {"first": 1, "last": 2, "upto": 2, "count": 2, "pairs": False, "digest": "0" * 64}
+    who = {"reader": "acme-agent", "role": None, "purpose": None, "view": "everything", "version": 0}
+    return Noted(Reading(**who, **extent, at="2026-01-02T03:04:05.000000Z"), 0)
+
+
 def log_calls(world):
     """(arguments, keywords) for each public method of a log."""
     every, sessions = ids(world), [OWN, *FOREIGN]
@@ -258,6 +271,8 @@ def log_calls(world):
         "lines": [(some, {}) for some in [(), *((name,) for name in sessions)]],
         "mirror": [],
         "projections": [((), {})],
+        "recall_of": [],  # asked inside an append
+        "record_readings": [((name, [noted()]), {}) for name in sessions],
         "redact": [((), {"events": [event_id]} | erase) for event_id in every]
         + [((), {scope: name} | erase) for scope in ("session", "task", "agent") for name in (*sessions, "shared")]
         + [((), {"subject": "globex Lee"} | erase)]
@@ -342,6 +357,7 @@ def session_calls(world):
         + [((f"acme-{i}", event_id), by) for i, event_id in enumerate(every)],
         "grant_role": [(("x", "dba"), by)],
         "head": [],
+        "informed": [((), {})],
         "join": [(("acme-agent",), {}), (("acme-new",), {"role": "worker"})],
         "jsonl": [((), {}), ((), {"inherited": True})],
         "listener": [(("acme-agent",), {})],
@@ -688,6 +704,8 @@ def verb_calls():
     yield ["label", "{event}", "--subject", "Ann", "--by", "a"]
     yield from (["view", "list"], ["view", "show", "globex-view"], ["view", "define", "nowhere", "--by", "a"])
     yield ["view", "explain", "{event}", "--view", "everything"]
+    yield from (["join", name, "--as", "acme-agent", "--view", "everything"] for name in named)
+    yield from (["seen", agent, name] for agent in ("acme-agent", "globex-reader") for name in named)
     yield from (
         [verb, name, "--view", "everything"] for verb in ("tail", "state", "export") for name in named
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -25,6 +24,7 @@ from convlog_sqlite.cli import drafting, render, window
 from convlog_sqlite.cli import tail_options as only
 from convlog_sqlite.cli import view_options as through
 from convlog_sqlite.cli.failing import REFUSED, fail
+from convlog_sqlite.cli.looking import Look, Printer
 from convlog_sqlite.cli.options import (
     AtOption,
     JsonOption,
@@ -157,6 +157,7 @@ def tail(
     view: through.View = None,
     reader: through.As = None,
     purpose: through.Purpose = None,
+    since_last: only.SinceLast = False,
     agent: only.Agent = None,
     type_: only.Type = None,
     task: only.Task = None,
@@ -169,7 +170,10 @@ def tail(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the last events of a session, oldest first. All filters that are given must hold."""
+    """Print the last events of a session, oldest first. All filters that are given must hold.
+
+    With --as, that the agent has read them is noted once they are printed, and its next `append` says so; a look with filters, --after, --before or --at is not noted. --since-last goes on where the agent was in this view, and moves on when everything was written to standard output: after a kill or a broken pipe before that, it comes again.
+    """
     filters = Filters(
         agent=agent, type=type_, task_id=task, thread_id=thread, tool=tool, kind=kind, to=to,
         performative=performative, correlation_id=correlation,
@@ -178,11 +182,15 @@ def tail(
         raise usage_error("what is appended stands behind every --before and --at", "--follow")
     if pairs and number is None and after is not None:
         raise usage_error("needs -n beside --after", "--pairs")
-    out = _Printer(render.screen(context, as_json=as_json))
+    out = Printer(render.screen(context, as_json=as_json))
+    look = Look(reader, view, purpose, number, pairs=pairs, since_last=since_last, follow=follow)
+    if look.is_of_a_reader:
+        place = {"--after": after, "--before": before, "--at": at}
+        look.show(context, session, store, out, filters, place)
+        return
     with reading(context, store) as log:
         whole = log.session(session) if follow else existing(log, session)
-        shown = through.Through(view, reader, purpose)
-        found = shown.slice_of(resolve(whole, at)) if shown.is_given else resolve(whole, at)
+        found = resolve(whole, at)
         head = found.head
         if number is None and after is not None:
             out.show(window.everything(found, after=after, before=before, filters=filters))
@@ -192,29 +200,7 @@ def tail(
             out.show(window.with_calls(log, found, events) if pairs else events)
         if follow:
             sys.stdout.flush()
-            sliced = found if isinstance(found, Slice) else None
-            events_to_come = whole.follow(max(head, out.seq, after or 0), through=sliced, **filters)
-            out.show(events_to_come, flush=True)
-
-
-class _Printer:
-    """Prints events one after the other, and knows the seq of the last."""
-
-    def __init__(self, on: render.Screen | None) -> None:
-        self.seq = 0
-        self._on, self._day = on, ""
-
-    def show(self, events: Iterable[Event], *, flush: bool = False) -> None:
-        for event in events:
-            self.seq = event.seq
-            if self._on is None:
-                put(event.line)
-            else:
-                for line in render.brief(event, self._on, day_before=self._day):
-                    say(line)
-                self._day = render.day_of(event)
-            if flush:
-                sys.stdout.flush()
+            out.show(whole.follow(max(head, out.seq, after or 0), **filters), flush=True)
 
 
 def show(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from convlog_sqlite import Event, Moment, NotAuthorized, Session, Slice
+from convlog_sqlite import Event, Moment, NotAuthorized, Session
+
+if TYPE_CHECKING:
+    from convlog_sqlite import Slice
 
 View = Annotated[
     str | None,
@@ -26,7 +29,7 @@ As = Annotated[
         metavar="AGENT",
         show_default=False,
         rich_help_panel="View",
-        help="As this agent: what its view shows.",
+        help="As this agent: what its view shows. `tail` notes that the agent has read it.",
     ),
 ]
 Purpose = Annotated[

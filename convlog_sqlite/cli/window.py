@@ -6,8 +6,12 @@ Through a view, the last events come with what they name by its links; a stream 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from convlog_sqlite import ConversationLog, Event, Filters, Moment, Page, Session, Slice
+from convlog_sqlite import ConversationLog, Event, Filters, Moment, Page, Session
+
+if TYPE_CHECKING:
+    from convlog_sqlite import Slice
 
 
 def last(
@@ -30,7 +34,7 @@ def everything(
     """All events between the seqs `after` and `before`, both exclusive, page by page."""
     place: int | None = after
     while place is not None:
-        read = session.selected if isinstance(session, Slice) else session.read
+        read = session.read if isinstance(session, Session | Moment) else session.selected
         page = read(after=place, before=before, **filters)
         yield from page
         place = page.next
@@ -38,7 +42,7 @@ def everything(
 
 def with_calls(log: ConversationLog, session: Session | Moment | Slice, events: list[Event]) -> list[Event]:
     """`events` and, in front, the calls whose results stand among them alone."""
-    if isinstance(session, Slice):
+    if not isinstance(session, Session | Moment):
         return session.with_calls(Page(events))
     here = {event.id for event in events}
     wanted = {event.call_id for event in events if event.call_id and event.call_id not in here}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from convlog_sqlite.views.definition import ANY_PURPOSE, Select, View
+from convlog_sqlite.views.definition import Select, View
+from convlog_sqlite.vocabulary import ANY_PURPOSE
 
 SHIPPED: Final = {
     "everything": (
