@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import itertools
 import json
+import threading
 import types
 from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
@@ -42,6 +43,8 @@ from convlog_sqlite.store.reader import Reader
 
 OWN, OTHER, NOBODYS, STORE = "acme-1", "globex-1", "plain-1", "_store"
 MARKS = ("globex", "plain-", "nobody-", "warden")  # of the other tenant, of sessions without one, of `_store`
+STOPPED = threading.Event()
+STOPPED.set()
 FOREIGN = (OTHER, NOBODYS, STORE, "globex-2", "Globex-1")
 
 
@@ -371,7 +374,7 @@ MOMENT_CALLS = {
 MIRROR_CALLS = {
     "after_append": [((name,), {}) for name in (OWN, *FOREIGN)],
     "close": [],
-    "follow": [((), {}), (((OTHER,),), {})],
+    "follow": [((), {"stop": STOPPED}), (((OTHER,),), {"stop": STOPPED})],
     "path": [((name,), {}) for name in (OWN, *FOREIGN)],
     "remove": [((name,), {}) for name in FOREIGN],
     "rewrite": [((name,), {}) for name in (OWN, *FOREIGN)],
@@ -517,9 +520,10 @@ def test_a_tenant_does_not_keep_the_mirror_of_others(world, acme, whole):
         acme.exporter(world.path / "sessions"),
         acme.exporter(world.outside / "alias"),
     ):
-        for keep in (mirror.follow, mirror.start):
-            with pytest.raises(NotAuthorized):
-                keep()
+        with pytest.raises(NotAuthorized):
+            mirror.follow(stop=STOPPED)
+        with pytest.raises(NotAuthorized):
+            mirror.start()
         mirror.close()
     event = whole.session(OTHER).message("globex goes on", agent="globex-agent")
     assert event.line in whole.mirror.path(OTHER).read_bytes()
@@ -696,6 +700,77 @@ def test_a_shell_completes_only_what_is_the_tenants(world, capfdbinary, monkeypa
     assert completed(tenant="acme") == [OWN, "acme-2"]
     monkeypatch.setenv("CONVLOG_TENANT", "acme")
     assert completed() == [OWN, "acme-2"]
+
+
+NEVER = "01a00000-0000-7000-8000-000000000000"
+
+
+def naming(log):
+    """What can be asked of an event by its id, or said of it."""
+    session, by, erase = log.session(OWN), {"agent": "a"}, {"reason": "test", "by": "a"}
+    effect = {"agent": "a", "idempotency_key": "k"}
+    return {
+        "event": log.event,
+        "why": log.why,
+        "explain": log.explain,
+        "label": lambda i: log.label(i, subjects=["Ann"], by="a"),
+        "redact": lambda i: log.redact(events=[i], **erase),
+        "at": session.at,
+        "state": lambda i: session.state(at=i),
+        "replay": lambda i: list(session.replay(end=i)),
+        "fork": lambda i: session.fork("acme-f", i, agent="a"),
+        "approve": lambda i: session.approve(i, agent="a"),
+        "approved": lambda i: session.approved(i, timeout=0),
+        "reject": lambda i: session.reject(i, agent="a"),
+        "reply_to": lambda i: session.reply_to(i, timeout=0),
+        "find_effect": session.find_effect,
+        "settle": lambda i: session.settle(i, "undone", agent="a"),
+        "result": lambda i: session.tool_result(i, agent="a"),
+        "parent": lambda i: session.message("x", parent_id=i, **by),
+        "effect parent": lambda i: session.tool_call(
+            "x", parent_id=i, effect={"state": "proposed"}, **effect
+        ),
+        "evidence": lambda i: session.message("x", links={"evidence": [i]}, **by),
+        "supersedes": lambda i: session.mutation("state-set", state_key="k", links={"supersedes": [i]}, **by),
+        "authorized by": lambda i: session.message("x", links={"authorized_by": [i]}, **by),
+        "expect": lambda i: session.mutation("state-set", state_key="shared", expect=i, **by),
+        "attempt": lambda i: session.mutation(
+            "effect-attempted", effect={"id": i, "state": "attempted"}, **by
+        ),
+        "undo": lambda i: session.mutation(
+            "effect-compensated", effect={"id": i, "state": "compensated", "outcome": "undone"}, **by
+        ),
+        "agree": lambda i: session.message("x", performative="agree", parent_id=i, **by),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        naming(
+            types.SimpleNamespace(
+                session=lambda _name: types.SimpleNamespace(at=None, find_effect=None),
+                event=None,
+                why=None,
+                explain=None,
+            )
+        )
+    ),
+)
+def test_an_event_of_another_tenant_is_as_unknown_as_one_that_never_was(world, acme, name):
+    """To the letter, whatever is asked or said of it: not even that it is there can be found out."""
+    ask = naming(acme)[name]
+    never = outcome(lambda: ask(NEVER)).replace(NEVER, "ID")
+    for session in (OTHER, NOBODYS):
+        for what, event in world.made[session].items():
+            assert outcome(lambda event=event: ask(event.id)).replace(event.id, "ID") == never, what
+
+
+def test_what_another_tenant_imported_is_not_to_be_had(world, acme):
+    """Its id is taken; that it is there is neither said to be this tenant's own nor counted."""
+    with pytest.raises(UnknownReference) as refused:
+        acme.append_foreign(OWN, [(world.imported, draft())])
+    assert refused.value.field == "id"
 
 
 # What a tenant can do
