@@ -111,7 +111,7 @@ class World:
             )
             self.hold = log.place_hold(session=OTHER, reason="legal_order", by="warden").id
             log.set_task_kind("globex-kind", "done", by="warden")
-            log.export_to(outside / "globex-out")
+            log.export_to(outside / "all-out")
             named = {event.id for events in self.made[OWN].values() for event in [events]}
             self.ids = {
                 event.id
@@ -481,10 +481,10 @@ def test_a_session_object_from_elsewhere_is_no_way_in(world, acme):
 
 def test_an_event_made_by_hand_is_no_way_to_a_blob(world, acme):
     """What an event says of itself opens nothing of another tenant."""
-    for name in ("long", "message"):
-        event = world.made[OTHER][name]
-        forged = Event(event.envelope_bytes, Live(b'{"truncated":{"bytes":1,"kept":1},"attachments":[1]}'))
-        session = acme.session(OWN)
+    session = acme.session(OWN)
+    for name, session_id in itertools.product(("long", "message", "call"), (OTHER, OWN)):
+        envelope = world.made[OTHER][name].envelope_bytes.replace(OTHER.encode(), session_id.encode())
+        forged = Event(envelope, Live(b'{"truncated":{"bytes":1,"kept":1},"attachments":[1]}'))
         for call in (session.content, session.attachment):
             with pytest.raises(UnknownReference):
                 call(forged)
@@ -505,11 +505,14 @@ def test_no_call_of_a_mirror_gives_or_harms_anything_of_another_tenant(world, ac
     walk(world, acme.mirror, MIRROR_CALLS)
     after = {path: path.read_bytes() for path in world.path.glob("sessions/*/*") if path.is_file()}
     assert after == before
-    exporter = acme.exporter(world.outside / "out")
-    table = {name: calls for name, calls in MIRROR_CALLS.items() if name not in ("follow", "start")}
-    walk(world, exporter, table)
+    out = world.outside / "all-out"
+    before = {path: path.read_bytes() for path in out.glob("*/*") if path.parent.name != OWN}
+    exporter = acme.exporter(out)
+    walk(world, exporter, MIRROR_CALLS)
     exporter.close()
-    assert {path.parent.name for path in (world.outside / "out").glob("*/*")} <= {OWN, "acme-2"}
+    after = {path: path.read_bytes() for path in out.glob("*/*") if path.parent.name not in (OWN, "acme-2")}
+    assert before.items() >= after.items()
+    assert {path.parent.name for path in after} == {*FOREIGN} - {"Globex-1"}
 
 
 def test_a_tenant_does_not_keep_the_mirror_of_others(world, acme, whole):
@@ -905,7 +908,7 @@ def test_another_tenants_event_is_not_redacted(world, acme, whole, event):
 
 def test_an_erasure_that_others_wait_for_is_finished_and_not_told(world, acme, whole):
     """What another tenant's erasure could not reach is not this one's to hear of."""
-    gone = world.outside / "globex-out"
+    gone = world.outside / "all-out"
     away = gone.rename(world.outside / "away")
     whole.release_hold(world.hold, by="warden")
     pending = whole.redact(events=[world.made[OTHER]["message"].id], reason="test", by="globex-b")
