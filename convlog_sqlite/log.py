@@ -47,6 +47,7 @@ from convlog_sqlite.store.committing import Fresh, OneAppend, Request
 from convlog_sqlite.store.reader import Reader, SessionSummary
 from convlog_sqlite.tenancy import bound_to, require_own, require_whole_store, whole_store
 from convlog_sqlite.tracing import Tracing
+from convlog_sqlite.viewing import Viewing
 from convlog_sqlite.vocabulary import STORE_SESSION
 
 
@@ -64,7 +65,9 @@ class Anchor:
         return asdict(self)
 
 
-class ConversationLog(Redacting, Keeping, BackingUp, Accepting, Labelling, Projecting, Tracing, Branching):
+class ConversationLog(
+    Redacting, Keeping, BackingUp, Accepting, Labelling, Projecting, Viewing, Tracing, Branching
+):
     """An open store. Safe to use from several threads; open it anew after fork().
 
     `path` is the store's directory, None for an ephemeral log. `created` says whether this call made it. `tenant` is

@@ -76,7 +76,7 @@ class Reader:
         self.database, self.tenant = database, tenant
         self.opener: Opener = writer.opener
         self.store_id, self.clock = writer.store_id, writer.clock
-        self._names, self._sessions = writer.names, writer.sessions.of(tenant)
+        self.names, self._sessions = writer.names, writer.sessions.of(tenant)
 
     def _find(self, connection: Connection, session: str) -> SessionRow | None:
         row = self._sessions.find(connection, session)
@@ -167,7 +167,7 @@ class Reader:
             row = self._find(connection, session)
             if row is None:
                 return crossing.NOTHING
-            where = reading.look_up(connection, self._names, wanted) if wanted else None
+            where = reading.look_up(connection, self.names, wanted) if wanted else None
             if wanted and where is None:
                 require_there(connection, row.number)
                 return crossing.NOTHING

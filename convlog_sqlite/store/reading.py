@@ -31,6 +31,7 @@ SCAN: Final = 20_000  # narrow rows looked at in one filtered read: a few millis
 # The most selective first; `to` before all, because it stands in no column.
 FACETS: Final = {"to": 4, "task_id": 2, "thread_id": 3, "kind": 6, "agent": 1}
 SUBJECT_FACET, PROPOSAL_FACET, EFFECT_FACET = 5, 7, 8
+EFFECT_WORD: Final = "effect"  # under which every step of one is posted
 _COLUMNS: Final = ("type", "agent", "task_id", "thread_id", "tool", "kind", "performative", "correlation_id")
 FILTER_KEYS: Final = frozenset(_COLUMNS) | {"to"}
 

@@ -31,6 +31,7 @@ from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.preparing import Described, Prepared, describe
 from convlog_sqlite.store.reading import (
     EFFECT_FACET,
+    EFFECT_WORD,
     FACETS,
     PROPOSAL_FACET,
     SELECT_STORE_HEAD,
@@ -40,7 +41,7 @@ from convlog_sqlite.store.reading import (
 from convlog_sqlite.store.repeating import INHERITED, holds_the_same, says_the_same
 from convlog_sqlite.store.rows import Rows
 from convlog_sqlite.store.sessions import SessionRow, Sessions, require_there, tenant_of
-from convlog_sqlite.vocabulary import ABOUT_A_PERSON, LABEL_KIND, LINKS, TYPES
+from convlog_sqlite.vocabulary import ABOUT_A_PERSON, LABEL_KIND, LINKS, OF_AN_EFFECT, TYPES
 
 HIGHEST_SLOT: Final = "SELECT coalesce(max(number), -1) FROM slot"
 SELECT_SESSION_HEAD: Final = """
@@ -307,8 +308,8 @@ class Batch:
             posting.append((session, _KIND_FACET, numbers[5], seq))
         if said.decides:
             posting.append((session, PROPOSAL_FACET, numbers[6], seq))
-        if said.effect is not None:
-            posting.append((session, EFFECT_FACET, known.get(said.effect) or intern(said.effect), seq))
+        if said.flags & OF_AN_EFFECT:
+            posting.append((session, EFFECT_FACET, known.get(EFFECT_WORD) or intern(EFFECT_WORD), seq))
         for text in said.purposes:
             rows.purpose.append((session, seq, known.get(text) or intern(text)))
 
