@@ -9,6 +9,7 @@ import json
 import threading
 import types
 from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from convlog_sqlite import (
     AsyncConversationLog,
     AsyncMoment,
     AsyncSession,
+    AsyncSlice,
     AsyncStoreKeys,
     Attachment,
     ConversationLog,
@@ -116,6 +118,7 @@ class World:
             log.define_view(View(name="acme-view", tenant="acme"), by="warden")
             log.set_task_kind("globex-kind", "done", by="warden")
             log.export_to(outside / "all-out")
+            log.mirror.update()  # what was imported waits for this
             named = {event.id for events in self.made[OWN].values() for event in [events]}
             self.ids = {
                 event.id
@@ -383,6 +386,33 @@ MOMENT_CALLS = {
     "tail": [((), {}), ((50,), {"pairs": True})],
     "through": [(("everything",), {})],
 }
+
+
+def slice_calls(world):
+    """(arguments, keywords) for each public method of a slice."""
+    events = [event for made in world.made.values() for event in made.values()]
+    whole = [event for event in events if event.tenant == "acme" or "truncated" in event.content]
+    return {
+        "attachment": [((event,), {}) for event in whole],
+        "content": [((event,), {}) for event in whole],
+        "event": [((seq,), {}) for seq in (1, 2, 3)],
+        "explain": [((event,), {}) for event in events],
+        "head": [],
+        "jsonl": [((), {})],
+        "label": [],
+        "purpose": [],
+        "read": [((), {}), ((), {"agent": "globex-agent"})],
+        "reader": [],
+        "role": [],
+        "selected": [((), {})],
+        "shown": [((event,), {}) for event in events],
+        "shows": [((event,), {}) for event in events],
+        "state": [((), {}), (("agents",), {})],
+        "tail": [((), {}), ((50,), {"pairs": True})],
+        "view": [],
+    }
+
+
 MIRROR_CALLS = {
     "after_append": [((name,), {}) for name in (OWN, *FOREIGN)],
     "close": [],
@@ -411,6 +441,8 @@ def public(kind):
         (AsyncSession, lambda world: {*session_calls(world), *WAITERS}),
         (Moment, lambda world: set(MOMENT_CALLS)),
         (AsyncMoment, lambda world: set(MOMENT_CALLS)),
+        (Slice, lambda world: set(slice_calls(world))),
+        (AsyncSlice, lambda world: set(slice_calls(world))),
         (Mirror, lambda world: set(MIRROR_CALLS)),
     ],
 )
@@ -507,6 +539,19 @@ def test_no_call_of_a_moment_gives_anything_of_another_tenant(world, acme):
     assert "acme says" in walk(world, acme.session(OWN).at(world.crossing.seq), MOMENT_CALLS)
     for name in FOREIGN:
         walk(world, Moment(acme.reader, name, 5, acme), MOMENT_CALLS, [name])
+
+
+@pytest.mark.parametrize("session", [OWN, "acme-2", *FOREIGN])
+def test_no_call_of_a_slice_gives_anything_of_another_tenant(world, acme, session):
+    """Not through the view that shows most, nor through one of the tenant's own."""
+    for name in ("everything", "acme-view"):
+        found = acme.session(session).through(name, reader="acme-agent", purpose="*")
+        said = walk(world, found, slice_calls(world), [session])
+        assert ("acme-agent" in text_of(found.tail(50))) is session.startswith("acme")
+        assert said
+    for view in ("globex-view", View(name="v", tenant="globex")):
+        with pytest.raises(UnknownReference):
+            acme.session(OWN).through(view)
 
 
 def test_no_call_of_a_mirror_gives_or_harms_anything_of_another_tenant(world, acme, whole):
@@ -620,6 +665,8 @@ def test_the_async_twins_give_nothing_of_another_tenant(world):
             targets = [(log, log_calls(world), ())]
             targets += [(log.session(name), session_calls(world), (name,)) for name in (OWN, *FOREIGN)]
             targets.append((await log.session(OWN).at(3), MOMENT_CALLS, ()))
+            for name in (OWN, *FOREIGN):
+                targets.append((await log.session(name).through("everything"), slice_calls(world), (name,)))
             for target, table, given in targets:
                 for name, call, arguments in calls(target, table):
                     try:
@@ -838,6 +885,31 @@ def taken(log, digits):
         return log.event(digits).id
     except InvalidEvent:
         return None
+
+
+def test_two_tenants_that_open_one_id_at_once(world):
+    """It is the first one's; to the other it is taken, and nothing of it is written."""
+    names = [f"race-{number}" for number in range(20)]
+    begin = threading.Barrier(2)
+
+    def opened(tenant):
+        found = []
+        with ConversationLog.open(world.path, tenant=tenant, durability="normal") as log:
+            for name in names:
+                begin.wait()
+                with contextlib.suppress(UnknownReference):
+                    found.append(log.session(name).message(f"{tenant} was first", agent="a").session)
+        return found
+
+    with ThreadPoolExecutor(2) as threads:
+        acme, globex = threads.map(opened, ("acme", "globex"))
+    assert sorted([*acme, *globex]) == sorted(names)
+    with ConversationLog.open(world.path) as log:
+        for name in names:
+            assert {event.tenant for event in log.session(name).read()} == {
+                "acme" if name in acme else "globex"
+            }
+        assert list(log.verify()) == []
 
 
 def test_a_key_is_each_tenants_own(world, acme):
