@@ -21,9 +21,8 @@ from convlog_sqlite.accepting import Accepting
 from convlog_sqlite.backup import BackingUp
 from convlog_sqlite.branching import Branching
 from convlog_sqlite.database import DURABILITIES
-from convlog_sqlite.drafts import Draft, check_name, check_session_id
+from convlog_sqlite.drafts import check_name, check_session_id
 from convlog_sqlite.errors import (
-    ConvlogError,
     InvalidEvent,
     NotAStore,
     SessionRemoved,
@@ -43,7 +42,7 @@ from convlog_sqlite.redacting import Redacting
 from convlog_sqlite.scrubbing import Scrubber, scrubber_of
 from convlog_sqlite.session import Session
 from convlog_sqlite.store import copies, opening
-from convlog_sqlite.store.committing import Fresh, OneAppend, Request
+from convlog_sqlite.store.committing import OneAppend
 from convlog_sqlite.store.reader import Reader, SessionSummary
 from convlog_sqlite.tenancy import bound_to, require_own, require_whole_store, whole_store
 from convlog_sqlite.tracing import Tracing
@@ -316,78 +315,6 @@ class ConversationLog(
 
         return status(self._store, self.reader, self._mirror)
 
-    def append_drafts(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> list[Event]:
-        """Record drafts in one session, all or none. `Session.append` and `append_many` are this."""
-        with self._one_append:
-            request = self._request(session, tenant, drafts)
-            self._store.writer.settle((request,))
-            appended = request.outcome()
-            self._recorded((request,))
-            self._finish_noticed()
-            return [event for event, _ in appended]
-
-    def append_together(
-        self, appends: Sequence[tuple[str, str | None, Sequence[Draft]]]
-    ) -> list[list[Event] | ConvlogError]:
-        """Several appends, each (session, tenant, drafts) all or none by itself, in one durable transaction.
-
-        The outcome of each: its events, or the error that refused it and no other. Raises StoreBusy in a signal
-        handler that came in the middle of an append of the same thread.
-        """
-        with self._one_append:
-            if self.path is None:
-                # No sync to share, and the first decides who the author is.
-                return [self._append_together([one])[0] for one in appends]
-            return self._append_together(appends)
-
-    def _append_together(
-        self, appends: Sequence[tuple[str, str | None, Sequence[Draft]]]
-    ) -> list[list[Event] | ConvlogError]:
-        requests: list[Request | ConvlogError] = []
-        for append in appends:
-            try:
-                requests.append(self._request(*append))
-            except ConvlogError as error:
-                requests.append(error)
-        waiting = [request for request in requests if isinstance(request, Request)]
-        self._store.writer.settle(waiting)
-        self._recorded([request for request in waiting if request.error is None])
-        outcomes: list[list[Event] | ConvlogError] = []
-        for request in requests:
-            if isinstance(request, ConvlogError):
-                outcomes.append(request)
-            elif isinstance(request.error, ConvlogError):
-                outcomes.append(request.error)
-            else:
-                outcomes.append([item.event for item in request.appended])
-        self._finish_noticed()
-        return outcomes
-
-    def _request(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> Request:
-        tenant = require_own(self.tenant, tenant)
-        if self.path is None:
-            self._only_author(drafts)
-        prepared = self._prepare(session, [(None, draft) for draft in drafts])
-        return self._store.writer.request(session, tenant, prepared)
-
-    def _recorded(self, requests: Sequence[Request]) -> None:
-        """What follows on a commit: an ephemeral log has its author, the mirror is brought up to date."""
-        if self._scrubber is not None:
-            for request in requests:
-                self._count(request.prepared, request.appended)
-        if self.path is None:
-            for request in requests:
-                self._author = request.prepared[0].envelope["agent"]
-        elif self._mirror is not None and self._mirror.enabled:
-            written: dict[str, Fresh | None] = {}
-            for request in requests:
-                before, fresh = written.get(request.session), request.fresh()
-                if request.session in written:
-                    fresh = None if before is None else before.followed_by(fresh)
-                written[request.session] = fresh
-            for session in sorted(written):
-                self._mirror.after_append(session, written[session])
-
     def waiter(self) -> Waiter:
         """Waits for commits by any process; the caller closes it."""
         return Waiter(self._store.database, self.path)
@@ -400,7 +327,8 @@ class ConversationLog(
         return Mirror(reader, self.path / copies.OWN_MIRROR, self.path, enabled=enabled)
 
     def close(self) -> None:
-        """Stop the mirror's thread, close every file. Safe to call twice."""
+        """Write down what was read, stop the mirror's thread, close every file. Safe to call twice."""
+        self._flush_readings()
         for mirror in (self._mirror, self._shown_mirror):
             if mirror is not None:
                 mirror.close()

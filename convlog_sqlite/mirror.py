@@ -50,9 +50,9 @@ from convlog_sqlite.filesystem import (
 from convlog_sqlite.follow import Waiter
 from convlog_sqlite.locks import FileLock, KeptLocks
 from convlog_sqlite.rewriting import FILE_NAME, LOCK_SECONDS, Cursor, Rewriting
-from convlog_sqlite.store.committing import Fresh
 from convlog_sqlite.store.copies import OWN_MIRROR
 from convlog_sqlite.store.reader import LINES_AT_ONCE, Reader
+from convlog_sqlite.store.requests import Fresh
 from convlog_sqlite.tenancy import require_whole_store
 
 _RETRY_SECONDS: Final = 1.0

@@ -61,6 +61,16 @@ LABEL_KIND: Final = "event-labelled"
 FENCE_KIND: Final = "subject-fenced"
 LIFTED_KIND: Final = "fence-lifted"
 KEYS_KIND: Final = "keys-rotated"
+JOINED_KIND: Final = "agent-joined"
+LEFT_KIND: Final = "agent-left"
+EXPIRED_KIND: Final = "readings-expired"
+# What a session asks of participants, and the mutation that says so.
+LISTENING_KINDS: Final = {
+    "require": "listening-required",
+    "warn": "listening-warned",
+    "off": "listening-off",
+}
+LISTENING_KEY: Final = "session/listening"
 RESTORED_KIND: Final = "store-restored"
 RESTORED_THREAD: Final = "restored"  # by which the newest is found
 
@@ -90,6 +100,7 @@ KINDS: Final = {
     "state-set": "a piece of state has a new value",
     "context-compacted": "a harness replaced older context by a summary",
     "effect-*": "a step of an effect in the outside world",
+    "listening-*": "what the session asks of participants that have not heard the others: required, warned or off",
     "redaction": "content was erased",
     "event-labelled": "an event is about more people, or more sensitive, than it says",
     "memory-promoted": "a claim became memory",
@@ -99,6 +110,7 @@ KINDS: Final = {
     "policy-removed": "a retention policy ended",
     "hold-placed": "content must not be erased",
     "hold-released": "a hold ended",
+    "readings-expired": "retention removed what is known of older readings",
     "session-removed": "retention removed a closed session, whole",
     "subject-fenced": "nothing more is to be recorded about a person",
     "fence-lifted": "a fence ended",
@@ -126,6 +138,11 @@ def unescaped(part: str) -> str:
 def role_key(agent: str, role: str) -> str:
     """The state key of a role that an agent holds."""
     return f"role/{escaped(agent)}/{escaped(role)}"
+
+
+def agent_key(agent: str) -> str:
+    """The state key of an agent's part in a session."""
+    return f"agent/{agent}"
 
 
 def dependency_key(task_id: str, on: str) -> str:

@@ -59,6 +59,7 @@ SPINE = (
     "anchor_check",
     "fork_check",
     "effect_check",
+    "reading_check",
     "payload_check",
     "projection_check",
     "walk",
@@ -67,6 +68,11 @@ SPINE = (
     "tracing",
     "effects",
     "acting",
+    "verbs",
+    "listeners",
+    "participants",
+    "recalling",
+    "joining",
     "moment",
     "replaying",
     "session",
@@ -85,6 +91,8 @@ SPINE = (
     "aio_views",
     "aio_replaying",
     "aio_acting",
+    "aio_asking",
+    "aio_joining",
     "aio_moment",
     "aio_state",
     "aio_backup",
@@ -113,7 +121,7 @@ FORBIDDEN = {"sqlite3"}
 
 # The rule is about 400 and 40; these leave room for a docstring that explains a format.
 MODULE_LINES = 450
-ERRORS_LINES = 600  # one tree in one file: it is looked up in, not read through
+ERRORS_LINES = 650  # one tree in one file: it is looked up in, not read through
 FUNCTION_LINES = 60
 
 

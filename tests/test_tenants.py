@@ -110,6 +110,9 @@ class World:
             sessions[OWN].fork("acme-2", agent="acme-agent")
             log.grant_role("warden", "warden-role", by="ops")
             log.grant_role("acme-lead", "dba", by="warden")
+            with_reader = sessions[OTHER].join("globex-reader", role="globex-role")
+            with_reader.listen(5)
+            with_reader.message("globex heard it")
             log.set_policy(
                 RetentionPolicy(id="globex-policy", match={"tenant": "globex"}, max_age="1d"), by="warden"
             )
@@ -303,7 +306,10 @@ WHOLE_STORE = {
     "task_kinds": ((), {}),
 }
 # These give nothing of the store: they make a log, end it, wait, or run what the caller gives.
-SILENT = {"open", "init", "ephemeral", "close", "waiter", "run", "make", "to_its_end", "sync"}
+SILENT = {
+    "open", "init", "ephemeral", "close", "waiter", "run", "make", "to_its_end", "sync", "await_close",
+    "record_readings",
+}  # fmt: skip
 
 
 def session_calls(world):
@@ -342,7 +348,11 @@ def session_calls(world):
         + [((f"acme-{i}", event_id), by) for i, event_id in enumerate(every)],
         "grant_role": [(("x", "dba"), by)],
         "head": [],
+        "join": [(("acme-agent",), {}), (("acme-new",), {"role": "worker"})],
         "jsonl": [((), {}), ((), {"inherited": True})],
+        "listener": [(("acme-agent",), {})],
+        "listening": [(("warn",), {"by": "acme-agent"})],
+        "listening_mode": [((), {})],
         "message": [(("acme",), by | keys) for keys in naming],
         "mutation": [
             (("state-set", 1), by | {"state_key": "shared", "expect": event_id}) for event_id in every
@@ -350,8 +360,10 @@ def session_calls(world):
         + [(("effect-attempted",), by | {"effect": {"id": i, "state": "attempted"}}) for i in every],
         "once": [(pay[0], pay[1] | {"run": lambda key: 1})],
         "open_calls": [((), {})],
+        "participant": [((name,), {}) for name in ("acme-agent", "globex-agent", "globex-reader")],
         "propose": [(("acme?",), by | {"approver": "dba"})],
         "read": [((), {}), *(((), {key: "shared"}) for key in ("agent", "task_id"))],
+        "readings": [((), {}), (("acme-agent",), {}), (("globex-reader",), {})],
         "receipt": [],  # of an event that the caller has
         "receipt_of": [((EffectCommitted("x", event_id),), {}) for event_id in every],
         "recover": [(("acme-agent",), {})],
@@ -361,6 +373,8 @@ def session_calls(world):
         "reply_to": [((event_id,), {"timeout": 0}) for event_id in every],
         "request": [(("acme?",), by | {"to": "ops"})],
         "revoke_role": [(("x", "dba"), by)],
+        "seen": [((name,), {}) for name in ("acme-agent", "shared", "globex-reader")]
+        + [(("acme-agent", event_id), {}) for event_id in every],
         "settle": [((event_id, "undone"), by) for event_id in every],
         "state": [
             ((name,), {}) for name in ("state", "open", "tasks", "agents", "plans", "effects", "threads")
@@ -374,7 +388,7 @@ def session_calls(world):
 
 
 # What the verbs above are made of, with a waiter that the caller holds.
-WAITERS = {"reply_by", "approval_by", "follow_pages"}
+WAITERS = {"reply_by", "approval_by", "follow_pages", "bound"}
 MOMENT_CALLS = {
     "event": [((2,), {})],
     "head": [],
@@ -616,8 +630,8 @@ def test_no_call_of_a_reader_gives_anything_of_another_tenant(world, acme):
     }
     walk(world, acme.reader, table)
     assert set(acme.reader.known(ids(world))) == {event.id for event in world.made[OWN].values()}
-    # `row` is asked in a transaction, `blob` and `calls_of` with events; `store_head` is a number and a digest.
-    assert public(Reader) - table.keys() == {"row", "blob", "calls_of", "store_head"}
+    # `row` and `head_of` are asked in a transaction, `blob` and `calls_of` with events; `store_head` is a number and a digest.
+    assert public(Reader) - table.keys() == {"row", "head_of", "blob", "calls_of", "store_head"}
 
 
 @pytest.mark.parametrize("name", sorted(WHOLE_STORE))

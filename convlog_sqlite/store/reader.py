@@ -105,12 +105,14 @@ class Reader:
         """The seq of the last event, 0 while there is none."""
         with self.database.read() as connection:
             row = self._find(connection, session)
-            if row is None:
-                return 0
-            head: int | None = value(connection, reading.SELECT_HEAD, (row.number,))
-            if head is None:
-                require_there(connection, row.number)
-            return row.base if head is None else head
+            return 0 if row is None else self.head_of(connection, row)
+
+    def head_of(self, connection: Connection, row: SessionRow) -> int:
+        """The seq of the last event of a session as this transaction has it. Raises SessionRemoved."""
+        head: int | None = value(connection, reading.SELECT_HEAD, (row.number,))
+        if head is None:
+            require_there(connection, row.number)
+        return row.base if head is None else head
 
     def read(
         self,

@@ -19,6 +19,7 @@ from convlog_sqlite.errors import StoreCorrupt, UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.instants import id_bytes, id_text
 from convlog_sqlite.store.reading import SELECT_POS, Opener, Row
+from convlog_sqlite.store.readings import Reading, informing
 from convlog_sqlite.store.sessions import tenant_of
 from convlog_sqlite.vocabulary import LINKS
 
@@ -66,13 +67,15 @@ class Edge(NamedTuple):
 class Trace:
     """What a walk found: events, nearest first, each with its distance, and the edges between them.
 
-    `is_whole` is False when the walk ended at its limit. `unknown` are the edges that lead out of reach: to an
-    event of another tenant than the one that the log is bound to.
+    `readings` says for each event what its author had in front of it, None where the log does not know. `is_whole`
+    is False when the walk ended at its limit. `unknown` are the edges that lead out of reach: to an event of another
+    tenant than the one that the log is bound to.
     """
 
     events: list[Event] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
     edges: list[Edge] = field(default_factory=list)
+    readings: list[Reading | None] = field(default_factory=list)
     is_whole: bool = True
     unknown: list[Edge] = field(default_factory=list)
 
@@ -140,7 +143,13 @@ def _walk(database: Database, opener: Opener, event_id: str, walk: _Walk) -> Tra
         for source, relation, target in walk.unknown
         if source in ids
     ]
-    return Trace(events, [depths[pos] for pos in rows], edges, is_whole, unknown)
+    with database.read() as connection:
+        read = [_reading(connection, pos, event) for pos, event in zip(rows, events, strict=True)]
+    return Trace(events, [depths[pos] for pos in rows], edges, read, is_whole, unknown)
+
+
+def _reading(connection: Connection, pos: int, event: Event) -> Reading | None:
+    return None if event.seen is None else informing(connection, pos, event.seen["seq"])
 
 
 def _breadth_first(connection: Connection, start: int, walk: _Walk) -> bool:
