@@ -45,6 +45,7 @@ VERBS: Final = {
         "people", "reject", "people", "convlog reject 0197a3c4 --as alice --body 'Not on a Friday.'"
     ),
     "why": Entry("people", "why", "people", "convlog why 0197a3c4"),
+    "view": Entry("views", "view", "people", "convlog view explain 0197a3c4 --as backend"),
     "status": Entry("care", "status", "care", "convlog status"),
     "verify": Entry("care", "verify", "care", "convlog verify --anchor head.json"),
     "redact": Entry(
@@ -88,6 +89,7 @@ OF_TENANTS: Final = frozenset(
         "ask",
         "approve",
         "reject",
+        "view",
         "why",
         "verify",
         "redact",
