@@ -16,7 +16,9 @@ import pytest
 
 from convlog_sqlite import (
     AsyncConversationLog,
+    AsyncListener,
     AsyncMoment,
+    AsyncParticipant,
     AsyncSession,
     AsyncSlice,
     AsyncStoreKeys,
@@ -27,11 +29,13 @@ from convlog_sqlite import (
     EffectCommitted,
     Event,
     InvalidEvent,
+    Listener,
     Live,
     Mirror,
     Moment,
     NoReply,
     NotAuthorized,
+    Participant,
     Projection,
     RetentionPolicy,
     Session,
@@ -71,7 +75,7 @@ def filled(session, name):
             f"{name}-pay", {name: 1}, agent=agent, effect={"state": "proposed"}, idempotency_key="pay-1"
         ),
     }  # fmt: skip
-    session.tool_result(made["answered"], f"{name} result", agent=agent)
+    made["result"] = session.tool_result(made["answered"], f"{name} result", agent=agent)
     session.mutation("effect-attempted", agent=agent, effect={"id": made["effect"].id, "state": "attempted"})
     session.claim(task, agent=agent, lease=900)
     session.claim("shared", agent=agent, lease=900)
@@ -424,9 +428,32 @@ def slice_calls(world):
         "state": [((), {}), (("agents",), {})],
         "tail": [((), {}), ((50,), {"pairs": True})],
         "view": [],
+        "with_calls": [(([bare(event) for event in events],), {})],
     }
 
 
+def bare(event):
+    """An event without its content, as anybody can make one."""
+    return Event(event.envelope_bytes, Live(b"{}"))
+
+
+def participant_calls(world):
+    """The calls of a session as a participant makes them, which says no agent; and what it hears."""
+    found = {"flush": [((), {})], "heard_upto": [], "listen": [((50,), {}), ((5,), {"pairs": True})]}
+    found |= {"news": [((), {}), ((2,), {})], "leave": [((), {})]}
+    for name, all_arguments in session_calls(world).items():
+        if name in public(Participant) and name != "append_many":
+            says_who = name in ("once", "effect", "recover")
+            found[name] = [
+                (arguments[says_who:], {key: item for key, item in keys.items() if key != "agent"})
+                for arguments, keys in all_arguments
+            ]
+    # Last: nothing comes after it.
+    return found | {"leave": found.pop("leave")}
+
+
+# What goes between two calls, of what they gave; a batch is what `append` is made of.
+BETWEEN = {"acknowledge", "append_many", "complete", "hear", "say_joined", "wrote"}
 MIRROR_CALLS = {
     "after_append": [((name,), {}) for name in (OWN, *FOREIGN)],
     "close": [],
@@ -457,7 +484,11 @@ def public(kind):
         (Moment, lambda world: set(MOMENT_CALLS)),
         (AsyncMoment, lambda world: set(MOMENT_CALLS)),
         (Slice, lambda world: set(slice_calls(world))),
-        (AsyncSlice, lambda world: set(slice_calls(world))),
+        (AsyncSlice, lambda world: {*slice_calls(world), "sync"}),
+        (Participant, lambda world: {*participant_calls(world), *BETWEEN}),
+        (AsyncParticipant, lambda world: {*participant_calls(world), *BETWEEN}),
+        (Listener, lambda world: {*participant_calls(world), *BETWEEN}),
+        (AsyncListener, lambda world: {*participant_calls(world), *BETWEEN}),
         (Mirror, lambda world: set(MIRROR_CALLS)),
     ],
 )
@@ -554,6 +585,29 @@ def test_no_call_of_a_moment_gives_anything_of_another_tenant(world, acme):
     assert "acme says" in walk(world, acme.session(OWN).at(world.crossing.seq), MOMENT_CALLS)
     for name in FOREIGN:
         walk(world, Moment(acme.reader, name, 5, acme), MOMENT_CALLS, [name])
+
+
+@pytest.mark.parametrize("session", [OWN, "acme-2", *FOREIGN])
+def test_no_call_of_a_participant_gives_anything_of_another_tenant(world, acme, whole, session):
+    """Nor does one that only listens; whoever it says it is, nothing is noted where it may not read."""
+
+    def noted():
+        return {name: len(whole.session(name).readings()) for name in (OTHER, NOBODYS)}
+
+    before = noted()
+    target = acme.session(session)
+    for name in ("acme-agent", "globex-reader"):
+        listener = target.listener(name)
+        walk(world, listener, participant_calls(world), [session, name])
+        listener.flush()
+    if session.startswith("acme"):
+        participant = target.join("acme-agent", role="worker")
+        assert "acme says" in text_of(participant.listen(60))
+        walk(world, participant, participant_calls(world), [session])
+    else:
+        with pytest.raises(ConvlogError):
+            target.join("acme-agent")
+    assert noted() == before
 
 
 @pytest.mark.parametrize("session", [OWN, "acme-2", *FOREIGN])
@@ -678,10 +732,12 @@ def test_the_async_twins_give_nothing_of_another_tenant(world):
         said = []
         async with AsyncConversationLog.open(world.path, tenant="acme", durability="normal") as log:
             targets = [(log, log_calls(world), ())]
-            targets += [(log.session(name), session_calls(world), (name,)) for name in (OWN, *FOREIGN)]
+            targets += [(log.session(name), session_calls(world), (name,)) for name in (OWN, OTHER)]
             targets.append((await log.session(OWN).at(3), MOMENT_CALLS, ()))
-            for name in (OWN, *FOREIGN):
+            for name in (OWN, OTHER):
                 targets.append((await log.session(name).through("everything"), slice_calls(world), (name,)))
+                targets.append((await log.session(name).listener("b"), participant_calls(world), (name,)))
+            targets.append((await log.session(OWN).join("acme-agent"), participant_calls(world), ()))
             for target, table, given in targets:
                 for name, call, arguments in calls(target, table):
                     try:

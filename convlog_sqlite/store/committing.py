@@ -338,12 +338,12 @@ class Writer:
                 raise
 
     def record_readings(self, session: str, noted: Sequence[Noted]) -> None:
-        """Write readings that informed no append. Of a session that nothing was appended to there is none."""
+        """Write readings that informed no append. Of a session that is not there, or another tenant's, there is none."""
         fresh: dict[str, int] = {}
         committed = False
         try:
             with self._leading, self.database.write() as connection:
-                row = self.sessions.find(connection, session)
+                row = self.sessions.of(self.tenant).find(connection, session)
                 if row is not None:
                     require_there(connection, row.number)
                     for one in noted:
