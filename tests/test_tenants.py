@@ -48,6 +48,7 @@ from convlog_sqlite import (
 )
 from convlog_sqlite.cli import OF_TENANTS, VERBS, main
 from convlog_sqlite.store.reader import Reader
+from convlog_sqlite.views.shipped import SHIPPED
 
 OWN, OTHER, NOBODYS, STORE = "acme-1", "globex-1", "plain-1", "_store"
 MARKS = ("globex", "plain-", "nobody-", "warden")  # of the other tenant, of sessions without one, of `_store`
@@ -585,6 +586,23 @@ def test_no_call_of_a_moment_gives_anything_of_another_tenant(world, acme):
     assert "acme says" in walk(world, acme.session(OWN).at(world.crossing.seq), MOMENT_CALLS)
     for name in FOREIGN:
         walk(world, Moment(acme.reader, name, 5, acme), MOMENT_CALLS, [name])
+
+
+def test_a_view_that_is_for_another_tenant_is_in_nobodys_way(world, acme, whole):
+    """Neither one of the same name, defined since, nor one that this version does not understand."""
+    whole.define_view(View(name="worker", tenant="acme", max_sensitivity="public"), by="warden")
+    whole.define_view(View(name="worker", tenant="globex"), by="warden")
+    found = acme.view("worker")
+    assert (found.tenant, found.label, found.max_sensitivity) == ("acme", "worker@1", "public")
+    unknown = {"name": "globex-next", "tenant": "globex", "from-the-future": 1}
+    for value in (unknown, unknown | {"tenant": "acme"}):
+        assert {view.name for view in acme.views()} == {*SHIPPED, "acme-view"}
+        draft = Draft(
+            type="mutation", agent="warden", kind="view-defined", value=value, state_key="view/globex-next"
+        )
+        whole._record(draft)
+    with pytest.raises(InvalidEvent):
+        acme.views()
 
 
 @pytest.mark.parametrize("session", [OWN, "acme-2", *FOREIGN])
