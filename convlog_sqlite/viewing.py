@@ -131,7 +131,7 @@ class Viewing(ABC):
     def _views(self) -> Views:
         from convlog_sqlite.views import defining  # noqa: PLC0415 a log may be read through no view
 
-        return defining.read(self._store.database, self.reader.opener).of(self.tenant)
+        return defining.read(self._store.database, self.reader.opener, self.tenant)
 
     @cached_property
     def _remembered(self) -> OrderedDict[str, Tenures]:

@@ -330,7 +330,7 @@ class Writer:
                 raise
 
     def record_readings(self, session: str, noted: Sequence[Noted]) -> None:
-        """Write readings that informed no append. Of a session that nothing was appended to there is none."""
+        """Write readings that informed no append. Of a session that is not there, or another tenant's, there is none."""
         fresh: dict[str, int] = {}
         committed = False
         try:
