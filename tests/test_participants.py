@@ -17,6 +17,7 @@ from convlog_sqlite import (
     IdempotencyConflict,
     InvalidEvent,
     NotAuthorized,
+    RetentionPolicy,
     Select,
     StaleContext,
     StoreBusy,
@@ -24,9 +25,11 @@ from convlog_sqlite import (
     UnknownReference,
     View,
 )
+from convlog_sqlite.store import lapsing
 from convlog_sqlite.store.committing import Writer
 
 SEED = int(os.environ.get("CONVLOG_TEST_SEED", "20261201"))
+TABLES = ("reading", "informed", "lapse")
 EVERYTHING = {"view": "everything"}
 
 
@@ -683,6 +686,100 @@ class TestSeen:
         assert list(log.verify()) == []
 
 
+class TestRetention:
+    @pytest.fixture
+    def read(self, store_path, clock):
+        """A log in which `w` and `v` read and wrote once a day for five days."""
+        with ConversationLog.open(store_path, clock=clock) as log:
+            session = log.session("build")
+            agents = [session.join("w", role="auditor"), session.join("v", **EVERYTHING)]
+            for _ in range(5):
+                session.message("x", agent="user")
+                for agent in agents:
+                    agent.listen(3)
+                    agent.message("ok")
+                clock.advance(86_400)
+            yield log
+
+    def test_nothing_goes_by_itself(self, read):
+        """Without a policy on readings all of them stay, whatever becomes of the content."""
+        read.set_policy(RetentionPolicy(id="content", max_age="1m"), by="ops")
+        assert read.apply_retention(by="ops").readings == {}
+        assert len(read.session("build").readings()) == 10
+
+    def test_what_a_policy_says_goes_by_age(self, read):
+        """Of the readers that it names; the last of each reader stays; the log says what went, and by what."""
+        session = read.session("build")
+        before = {
+            event.id: session.seen("w", event).matches for event in session.read(agent="w", type="message")
+        }
+        assert list(before.values()) == [True] * 5
+        policy = RetentionPolicy(id="who-read", target="reading", match={"agent": "w"}, max_age="2d")
+        read.set_policy(policy, by="ops")
+        planned = read.apply_retention(by="ops", dry_run=True)
+        assert (planned.readings, len(session.readings())) == ({"who-read@1": 3}, 10)
+        assert read.apply_retention(by="ops").readings == {"who-read@1": 3}
+        assert read.apply_retention(by="ops").readings == {}
+        assert (len(session.readings("w")), len(session.readings("v"))) == (2, 5)
+        after = [session.seen("w", event) for event in session.read(agent="w", type="message")]
+        assert [found.missing for found in after] == ["lapsed"] * 3 + [None] * 2
+        said = read.session("_store").tail(1)[0]
+        assert (said.kind, said.value["readings"]) == ("readings-expired", 3)
+        assert list(read.verify()) == []
+
+    def test_the_place_of_a_reader_stays(self, read, clock):
+        """However old: what it has heard is not new to it again."""
+        read.set_policy(RetentionPolicy(id="r", target="reading", max_age="1m"), by="ops")
+        clock.advance(86_400)
+        assert read.apply_retention(by="ops").readings == {"r@1": 8}
+        session = read.session("build")
+        assert [event.agent for event in session.listener("v", **EVERYTHING).news()] == ["v"]
+        assert session.informed().message("x", agent="v").seen["seq"] == session.head - 2
+
+    def test_a_hold_on_the_session_or_the_reader_keeps_them(self, read):
+        """And a min_age of another policy does, until it is over."""
+        read.set_policy(RetentionPolicy(id="r", target="reading", max_age="1m"), by="ops")
+        hold = read.place_hold(session="build", reason="legal_order", by="ops")
+        assert read.apply_retention(by="ops").readings == {}
+        read.release_hold(hold.id, by="ops")
+        read.place_hold(agent="w", reason="legal_order", by="ops")
+        read.set_policy(RetentionPolicy(id="keep", target="reading", min_age="4d"), by="ops")
+        assert read.apply_retention(by="ops").readings == {"r@1": 1}
+        assert len(read.session("build").readings("w")) == 5
+
+    def test_a_crash_amid_it_is_finished_the_next_time(self, read, monkeypatch):
+        """What was decided goes, though the policy is gone by then."""
+        read.set_policy(RetentionPolicy(id="r", target="reading", max_age="1m"), by="ops")
+        with monkeypatch.context() as patch:
+            patch.setattr(lapsing, "delete", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                read.apply_retention(by="ops")
+        assert len(read.session("build").readings()) == 10
+        read.remove_policy("r", by="ops")
+        assert read.apply_retention(by="ops").readings == {}
+        assert len(read.session("build").readings()) == 2
+        assert list(read.verify()) == []
+
+    def test_readings_go_with_their_session(self, read, clock):
+        """When a closed session is removed nothing is left of who read it."""
+        read.session("build").mutation("session-closed", agent="user")
+        read.set_policy(RetentionPolicy(id="old", target="envelope", max_age="1d"), by="ops")
+        clock.advance(2 * 86_400)
+        assert read.apply_retention(by="ops").removed == {"build": "old@1"}
+        with read._store.database.read() as connection:
+            counts = [connection.execute(f"SELECT count(*) FROM {table}").fetchall() for table in TABLES]
+        assert counts == [[(0,)]] * 3
+        assert list(read.verify()) == []
+
+    @pytest.mark.parametrize(
+        "given", [{"match": {"type": "message"}}, {"keep_last": 3}, {"match": {"task": "t"}}], ids=str
+    )
+    def test_a_policy_on_readings_is_about_readers(self, given):
+        """Not about what events are."""
+        with pytest.raises(InvalidEvent):
+            RetentionPolicy(id="r", target="reading", max_age="1d", **given)
+
+
 class TestAsync:
     def test_the_twins_listen_and_write(self, store_path):
         """Tasks that append as one participant share transactions, and each reading is written once."""
@@ -737,10 +834,11 @@ class TestAsync:
                     task.cancel()
                     with pytest.raises(asyncio.CancelledError):
                         await task
-                last = await worker.message("last")
-                for event in await session.read(agent="w", type="message"):
+                await worker.message("last")
+                events = await session.read(agent="w", type="message")
+                assert [event.body for event in events] == [*map(str, range(20)), "last"]
+                for event in events:
                     assert (await session.seen("w", event)).matches
-                assert last.seen["seq"] > 3
 
         asyncio.run(body())
 
