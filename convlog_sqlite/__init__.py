@@ -117,6 +117,7 @@ if TYPE_CHECKING:
     from convlog_sqlite.store_keys import KeyChange, StoreKeys
     from convlog_sqlite.views.definition import Select, View
     from convlog_sqlite.views.explaining import Explanation
+    from convlog_sqlite.views.shipped import describe_view
     from convlog_sqlite.views.slices import Slice
 
 # Imported when first asked for: asyncio alone takes as long as the rest of the package; keys are seldom looked after.
@@ -135,6 +136,7 @@ _LATER: Final = {
     "Slice": "convlog_sqlite.views.slices",
     "StoreKeys": "convlog_sqlite.store_keys",
     "View": "convlog_sqlite.views.definition",
+    "describe_view": "convlog_sqlite.views.shipped",
     "restore": "convlog_sqlite.restoring",
 }
 
@@ -264,6 +266,7 @@ __all__ = [
     "View",
     "WrongKey",
     "check_session_id",
+    "describe_view",
     "import_transcripts",
     "parse_json",
     "restore",

@@ -33,7 +33,7 @@ from convlog_sqlite.aio_labelling import AsyncLabelling
 from convlog_sqlite.aio_moment import AsyncMoment
 from convlog_sqlite.aio_replaying import AsyncReplaying
 from convlog_sqlite.aio_state import AsyncProjecting, AsyncStates
-from convlog_sqlite.aio_views import AsyncThrough, AsyncViewing
+from convlog_sqlite.aio_views import AsyncSlice, AsyncThrough, AsyncViewing
 from convlog_sqlite.branching import Difference
 from convlog_sqlite.drafts import Draft, check_session_id
 from convlog_sqlite.errors import StoreClosed
@@ -161,12 +161,14 @@ class AsyncSession(AsyncJoining, AsyncActing, AsyncStates, AsyncThrough, AsyncRe
         after: int | None = None,
         *,
         timeout: float | None = None,  # noqa: ASYNC109 it is an idle time, as in `Session.follow`
+        through: AsyncSlice | None = None,
         **filters: Unpack[Filters],
     ) -> AsyncIterator[Event]:
         """See `Session.follow`. Has a thread of its own while it lasts."""
         start = await self.head() if after is None else after
         waiter = await self._log.make(self._log.sync.waiter, Waiter.close)
-        pages = self._session.follow_pages(waiter, start, timeout, filters)
+        shown = None if through is None else through.sync
+        pages = self._session.follow_pages(waiter, start, timeout, filters, shown)
         thread = Threads("follower", 1)
         try:
             while (page := await thread.run(lambda: next(pages, None))) is not None:
@@ -274,9 +276,19 @@ class AsyncConversationLog(AsyncLabelling, AsyncProjecting, AsyncBackingUp, Asyn
         """See `ConversationLog.event`."""
         return await self.run(lambda: self.sync.event(event_id))
 
-    async def why(self, event_id: str, *, forward: bool = False, limit: int = DEFAULT_TRACE) -> Trace:
+    async def why(
+        self,
+        event_id: str,
+        *,
+        forward: bool = False,
+        limit: int = DEFAULT_TRACE,
+        view: str | None = None,
+        reader: str | None = None,
+        purpose: str | None = None,
+    ) -> Trace:
         """See `ConversationLog.why`."""
-        return await self.run(lambda: self.sync.why(event_id, forward=forward, limit=limit))
+        asked = {"view": view, "reader": reader, "purpose": purpose}
+        return await self.run(lambda: self.sync.why(event_id, forward=forward, limit=limit, **asked))
 
     async def diff(self, a: str, b: str) -> Difference:
         """See `ConversationLog.diff`."""
@@ -306,9 +318,17 @@ class AsyncConversationLog(AsyncLabelling, AsyncProjecting, AsyncBackingUp, Asyn
         """See `ConversationLog.status`."""
         return await self.run(self.sync.status)
 
-    async def export_to(self, directory: str | Path, *session_ids: str) -> dict[str, int]:
+    async def export_to(
+        self,
+        directory: str | Path,
+        *session_ids: str,
+        view: str | None = None,
+        reader: str | None = None,
+        purpose: str | None = None,
+    ) -> dict[str, int]:
         """See `ConversationLog.export_to`."""
-        return await self.run(lambda: self.sync.export_to(directory, *session_ids))
+        asked = {"view": view, "reader": reader, "purpose": purpose}
+        return await self.run(lambda: self.sync.export_to(directory, *session_ids, **asked))
 
     async def exports(self) -> list[str]:
         """See `ConversationLog.exports`."""

@@ -199,13 +199,6 @@ class Keeping:
         self._check_writable()
         self._redactor().forget(Path(directory).absolute())
 
-    def _register_export(self, root: Path) -> None:
-        with self._store.database.read() as connection:
-            registered = copies.is_registered(connection, str(root))
-        if not registered:
-            with self._store.database.write() as connection:
-                copies.register(connection, copies.EXPORT, str(root))
-
     @whole_store
     def record_erasures(self, *, by: str) -> int:
         """Redact each event whose key an erasure destroyed that this log does not know of; how many they were.

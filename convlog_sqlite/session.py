@@ -301,31 +301,44 @@ class Session(Joining):
         return answer
 
     def follow(
-        self, after: int | None = None, *, timeout: float | None = None, **filters: Unpack[Filters]
+        self,
+        after: int | None = None,
+        *,
+        timeout: float | None = None,
+        through: Slice | None = None,
+        **filters: Unpack[Filters],
     ) -> Iterator[Event]:
         """Events as any process appends them, in order, none missed.
 
         Starts behind seq `after` (default: behind the events there are now). Ends when nothing was
-        appended for `timeout` seconds; without one it goes on for ever. Nothing in the database stays
-        open while the caller's code runs.
+        appended for `timeout` seconds; without one it goes on for ever. With `through`, what that slice
+        selects. Nothing in the database stays open while the caller's code runs.
         """
-        return self._followed(self.head if after is None else after, timeout, filters)
+        return self._followed(self.head if after is None else after, timeout, filters, through)
 
-    def _followed(self, after: int, timeout: float | None, filters: Filters) -> Iterator[Event]:
+    def _followed(
+        self, after: int, timeout: float | None, filters: Filters, through: Slice | None
+    ) -> Iterator[Event]:
         # The waiter is made when the first event is asked for: its first answer is "look", so none is missed.
-        for page in self.follow_pages(self._log.waiter(), after, timeout, filters):
+        for page in self.follow_pages(self._log.waiter(), after, timeout, filters, through):
             yield from page
 
     def follow_pages(
-        self, waiter: Waiter, after: int, timeout: float | None, filters: Filters
+        self,
+        waiter: Waiter,
+        after: int,
+        timeout: float | None,
+        filters: Filters,
+        through: Slice | None = None,
     ) -> Generator[Page, None, None]:
         """What `follow` does, a page at a time, until `waiter` is interrupted; closes it at the end."""
+        read = self.read if through is None else through.selected
         idle_since = time.monotonic()
         try:
             while True:
                 head = self.head
                 while after < head:
-                    page = self._reader.read(self.id, after, head + 1, _FOLLOW_LIMIT, filters)
+                    page = read(after=after, before=head + 1, limit=_FOLLOW_LIMIT, **filters)
                     yield page
                     after = head if page.next is None else page.next
                     idle_since = time.monotonic()

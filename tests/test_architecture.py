@@ -78,6 +78,7 @@ SPINE = (
     "session",
     "redacting",
     "backup",
+    "exporting",
     "keeping",
     "branching",
     "labelling",

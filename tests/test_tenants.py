@@ -417,6 +417,7 @@ MIRROR_CALLS = {
     "path": [((name,), {}) for name in (OWN, *FOREIGN)],
     "remove": [((name,), {}) for name in FOREIGN],
     "rewrite": [((name,), {}) for name in (OWN, *FOREIGN)],
+    "sessions": [((), {})],
     "start": [((), {})],
     "stop": [((), {})],
     "update": [((), {}), *(((name,), {}) for name in (OWN, *FOREIGN))],
@@ -701,6 +702,14 @@ def verb_calls():
     yield from ([verb, "{event}"] for verb in ("show", "why"))
     yield from ([verb, "{event}", "--as", "acme-lead"] for verb in ("approve", "reject"))
     yield ["label", "{event}", "--subject", "Ann", "--by", "a"]
+    yield from (["view", "list"], ["view", "show", "globex-view"], ["view", "define", "nowhere", "--by", "a"])
+    yield ["view", "explain", "{event}", "--view", "everything"]
+    yield from (["join", name, "--as", "acme-agent", "--view", "everything"] for name in named)
+    yield from (["seen", agent, name] for agent in ("acme-agent", "globex-reader") for name in named)
+    yield from (
+        [verb, name, "--view", "everything"] for verb in ("tail", "state", "export") for name in named
+    )
+    yield from ([verb, "{event}", "--view", "everything"] for verb in ("show", "why"))
 
 
 def test_no_verb_prints_anything_of_another_tenant(world, capfdbinary, monkeypatch):

@@ -46,6 +46,7 @@ VERBS: Final = {
         "people", "reject", "people", "convlog reject 0197a3c4 --as alice --body 'Not on a Friday.'"
     ),
     "why": Entry("people", "why", "people", "convlog why 0197a3c4"),
+    "view": Entry("views", "view", "people", "convlog view explain 0197a3c4 --as backend"),
     "seen": Entry("participants", "seen", "people", "convlog seen backend-dev build --at 0197a3c4"),
     "status": Entry("care", "status", "care", "convlog status"),
     "verify": Entry("care", "verify", "care", "convlog verify --anchor head.json"),
@@ -91,6 +92,7 @@ OF_TENANTS: Final = frozenset(
         "ask",
         "approve",
         "reject",
+        "view",
         "why",
         "seen",
         "verify",

@@ -15,12 +15,14 @@ from convlog_sqlite import (
     Filters,
     RemovedSession,
     Session,
+    Slice,
     UnknownReference,
     check_session_id,
 )
 from convlog_sqlite.cli import append_options as key
 from convlog_sqlite.cli import drafting, render, window
 from convlog_sqlite.cli import tail_options as only
+from convlog_sqlite.cli import view_options as through
 from convlog_sqlite.cli.failing import REFUSED, fail
 from convlog_sqlite.cli.looking import Look, Printer
 from convlog_sqlite.cli.options import (
@@ -152,9 +154,9 @@ def tail(
     before: only.Before = None,
     at: AtOption = None,
     pairs: only.Pairs = False,
-    reader: only.As = None,
-    view: only.View = None,
-    purpose: only.Purpose = None,
+    view: through.View = None,
+    reader: through.As = None,
+    purpose: through.Purpose = None,
     since_last: only.SinceLast = False,
     agent: only.Agent = None,
     type_: only.Type = None,
@@ -195,7 +197,7 @@ def tail(
         else:
             count = _TAIL if number is None else number
             events = window.last(found, count, after=after or 0, before=before, filters=filters)
-            out.show(window.with_calls(log, events) if pairs else events)
+            out.show(window.with_calls(log, found, events) if pairs else events)
         if follow:
             sys.stdout.flush()
             out.show(whole.follow(max(head, out.seq, after or 0), **filters), flush=True)
@@ -219,6 +221,9 @@ def show(
         typer.Option("--attachment", metavar="N", help="The bytes of attachment N, counted from 0."),
     ] = None,
     at: AtOption = None,
+    view: through.View = None,
+    reader: through.As = None,
+    purpose: through.Purpose = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -231,7 +236,10 @@ def show(
     on = render.screen(context, as_json=as_json)
     with reading(context, store) as log:
         event = _find(log, which) if at is None else _find_at(log, which, at)
-        session = log.session(event.session)
+        whole = log.session(event.session)
+        shown = through.Through(view, reader, purpose)
+        session = shown.slice_of(whole) if shown.is_given else whole
+        event = shown.event(whole, event) if shown.is_given else event
         if attachment is not None:
             put(_attachment(session, event, attachment))
         elif full:
@@ -272,7 +280,7 @@ def _find_at(log: ConversationLog, which: list[str], at: str) -> Event:
     return found
 
 
-def _attachment(session: Session, event: Event, number: int) -> bytes:
+def _attachment(session: Session | Slice, event: Event, number: int) -> bytes:
     if sys.stdout.isatty():
         raise usage_error("bytes are not shown on a terminal; send them to a file with >", "--attachment")
     event.require_payload()

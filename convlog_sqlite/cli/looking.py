@@ -12,6 +12,7 @@ import typer
 from convlog_sqlite import ConversationLog, Event, Filters, Listener
 from convlog_sqlite.cli import render, window
 from convlog_sqlite.cli.options import existing, point, put, reading, say, usage_error, writing
+from convlog_sqlite.cli.view_options import Through
 
 _TAIL: Final = 20
 _NEWS: Final = 1000
@@ -72,10 +73,6 @@ class Look:
             raise usage_error(f"gives all that is new, so not with {narrowed[0]}", "--since-last")
         if self.since_last and self.pairs:
             raise usage_error("gives all that is new, in order, so not with --pairs", "--since-last")
-        if self.follow and narrowed:
-            raise usage_error(f"through a view, not with {narrowed[0]}", "--follow")
-        if self.follow and self.reader is None:
-            raise usage_error("through a view takes --as", "--follow")
         if self.number == 0:
             raise usage_error("who reads through a view reads 1 event or more", "-n")
         if self.reader is None or narrowed:
@@ -92,18 +89,20 @@ class Look:
         self, log: ConversationLog, session: str, out: Printer, filters: Filters, place: Mapping[str, Any]
     ) -> None:
         """A look that is not noted: of nobody, or at a part that somebody chose."""
-        whole, at = existing(log, session), place["--at"]
-        moment = whole if at is None else whole.at(point(at))
-        shown = moment.through(self.view, reader=self.reader, purpose=self.purpose)
-        after, before = place["--after"], place["--before"]
+        whole, at = log.session(session) if self.follow else existing(log, session), place["--at"]
+        shown = Through(self.view, self.reader, self.purpose).slice_of(
+            whole if at is None else whole.at(point(at))
+        )
+        after, before, head = place["--after"], place["--before"], shown.head
         if self.number is None and after is not None:
             out.show(window.everything(shown, after=after, before=before, filters=filters))
-        elif self.pairs:
-            count = _TAIL if self.number is None else self.number
-            out.show(shown.tail(count, before=before, pairs=True, **filters))
         else:
             count = _TAIL if self.number is None else self.number
-            out.show(window.last(shown, count, after=after or 0, before=before, filters=filters))
+            events = window.last(shown, count, after=after or 0, before=before, filters=filters)
+            out.show(window.with_calls(log, shown, events) if self.pairs else events)
+        if self.follow:
+            sys.stdout.flush()
+            out.show(whole.follow(max(head, after or 0), through=shown, **filters), flush=True)
 
     def _listen(self, log: ConversationLog, listener: Listener, out: Printer) -> None:
         if self.since_last:

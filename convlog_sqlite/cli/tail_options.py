@@ -31,14 +31,6 @@ After = Annotated[int | None, _count("--after", metavar="SEQ", text="Only events
 Before = Annotated[int | None, _count("--before", metavar="SEQ", text="Only events in front of this seq.")]
 Pairs = Annotated[bool, _flag("--pairs", text="No result without its call.")]
 
-As = Annotated[
-    str | None,
-    _text("--as", "AGENT", "Read as this agent, through its view, and note that it has read this."),
-]
-View = Annotated[
-    str | None, _text("--view", "NAME", "Read through this view. Default with --as: that of its role.")
-]
-Purpose = Annotated[str | None, _text("--purpose", "NAME", "What it is read for.")]
 SinceLast = Annotated[
     bool,
     _flag(

@@ -106,7 +106,7 @@ class Slice:
     ) -> Page:
         """See `Session.tail`. With `pairs`, a call that is above a ceiling stays out."""
         page = self._with_linked(*self._page(slicing.last, 0, before, n, filters, max_scan))
-        return self._with_calls(page) if pairs else page
+        return self.with_calls(page) if pairs else page
 
     def read(
         self,
@@ -340,7 +340,7 @@ class Slice:
             rows = self._below(connection, slicing.linked(connection, positions, types, MOST_LINKED))
         return _merged(page, self._events(rows))
 
-    def _with_calls(self, page: Page) -> Page:
+    def with_calls(self, page: Page) -> Page:
         """The page with the calls that its results answer, where they are below the ceilings."""
         there = {event.id for event in page}
         wanted = [event.call_id for event in page if event.call_id and event.call_id not in there]
