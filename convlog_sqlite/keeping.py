@@ -171,12 +171,16 @@ class Keeping:
 
         There is one redaction for each session and policy, which names the policy and its version. Closed
         sessions that a policy with the target `envelope` says are due are removed whole: each is recorded by
-        a `session-removed` in `_store`. Nothing else ever applies the policies. Raises InvalidEvent, StoreError.
+        a `session-removed` in `_store`. Readings that one with the target `reading` says are due go: that is a
+        `readings-expired` there. Nothing else ever applies the policies. Raises InvalidEvent, StoreError.
         """
         check_name(by, "/by")
         if not dry_run:
             self._check_writable()
-        return self._redactor().retain(by=by, dry_run=dry_run)
+        found = self._redactor().retain(by=by, dry_run=dry_run)
+        if found.readings and not dry_run and self._mirror is not None and self._mirror.enabled:
+            self._mirror.after_append(STORE_SESSION)
+        return found
 
     @whole_store
     def exports(self) -> list[str]:

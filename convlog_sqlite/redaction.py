@@ -37,6 +37,7 @@ from convlog_sqlite.store.emptying import Emptier
 from convlog_sqlite.store.erasing import Eraser, Intent, Scope, has_intents, newest_slots
 from convlog_sqlite.store.expiring import Due, Expiry
 from convlog_sqlite.store.fences import FENCE_KEY
+from convlog_sqlite.store.lapsing import Lapsing
 from convlog_sqlite.store.preparing import Prepared, prepare, subject_digest
 from convlog_sqlite.store.removing import Removals, Ruling
 from convlog_sqlite.vocabulary import FENCE_KIND, REASONS, STORE_SESSION
@@ -51,8 +52,9 @@ class Redaction:
     themselves and the store's own session). `unreachable` files may still hold the content. Where retention
     was applied, `policies` counts the erased events by policy, written `id@version`; `removed` names the closed
     sessions that were removed whole, each with its policy, and `kept` those that are due and stay, each with what
-    needs it: open-call, open-effect, fork, hold, min-age or erasure-pending. `residue` is what a search of every
-    file found of them afterwards, None where none was asked for.
+    needs it: open-call, open-effect, fork, hold, min-age or erasure-pending. `readings` counts by
+    policy what is no longer known to have been read. `residue` is what a search of every file found of them
+    afterwards, None where none was asked for.
     """
 
     matched: int = 0
@@ -67,6 +69,7 @@ class Redaction:
     policies: dict[str, int] = field(default_factory=dict)
     removed: dict[str, str] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
+    readings: dict[str, int] = field(default_factory=dict)
     residue: list[Residue] | None = None
 
     @property
@@ -85,6 +88,7 @@ class Redaction:
             "policies",
             "removed",
             "kept",
+            "readings",
             "dry_run",
             "redactions",
             "unreachable",
@@ -179,7 +183,9 @@ class Redactor:
         if dry_run:
             going = self._removals(self._store.database, now).look()
             leaving = {session for session, ruling in going.items() if ruling.kept is None}
-            return _of_due(self._expiry(self._store.database, now).look(leaving), going, dry_run=True)
+            planned = _of_due(self._expiry(self._store.database, now).look(leaving), going, dry_run=True)
+            planned.readings = _by_policy(self._lapsing(self._store.database, now).look().policies)
+            return planned
         self._store.keystore.check_usable()  # as above
         with _Alone(self._store) as database:
             eraser = self._eraser(database)
@@ -192,8 +198,12 @@ class Redactor:
             found = _of_due(due, going, dry_run=False)
             found.redactions, found.unreachable = before.redactions, before.unreachable
             self._finish(eraser, eraser.pending(), found)
+            found.readings = _by_policy(self._lapsing(database, now).let_go(eraser.writer, by).policies)
             found.wal_truncated = database.truncate_wal()
             return found
+
+    def _lapsing(self, database: Database, now: int) -> Lapsing:
+        return Lapsing(database, self._store.writer.opener, lambda found: Rules.of(found, now // 1000))
 
     def _removals(self, database: Database, now: int) -> Removals:
         return Removals(database, self._store.writer.opener, lambda found: Rules.of(found, now // 1000))
@@ -338,7 +348,7 @@ def _of_due(due: Due, going: Mapping[str, Ruling], *, dry_run: bool) -> Redactio
             counts[ruling.policy] += ruling.erasing
         else:
             kept[session] = ruling.kept
-    policies = {f"{name}@{version}": count for (name, version), count in sorted(counts.items()) if count}
+    policies = _by_policy(counts)
     erased = counts.total()
     return Redaction(
         erased + due.held,
@@ -349,6 +359,10 @@ def _of_due(due: Due, going: Mapping[str, Ruling], *, dry_run: bool) -> Redactio
         removed=removed,
         kept=kept,
     )
+
+
+def _by_policy(counts: Mapping[tuple[str, int], int]) -> dict[str, int]:
+    return {f"{name}@{version}": count for (name, version), count in sorted(counts.items()) if count}
 
 
 class _Alone:
