@@ -431,9 +431,12 @@ def slice_calls(world):
         "content": [((event,), {}) for event in whole],
         "event": [((seq,), {}) for seq in (1, 2, 3)],
         "explain": [((event,), {}) for event in events],
+        "adds": [],
+        "between": [((1, 100), {})],
         "head": [],
         "jsonl": [((), {})],
         "label": [],
+        "newest": [((50,), {})],
         "purpose": [],
         "read": [((), {}), ((), {"agent": "globex-agent"})],
         "reader": [],
@@ -499,7 +502,7 @@ def public(kind):
         (AsyncSession, lambda world: {*session_calls(world), *WAITERS}),
         (Moment, lambda world: set(MOMENT_CALLS)),
         (AsyncMoment, lambda world: set(MOMENT_CALLS)),
-        (Slice, lambda world: set(slice_calls(world))),
+        (Slice, lambda world: {*slice_calls(world), "oldest"}),  # asked in a transaction
         (AsyncSlice, lambda world: {*slice_calls(world), "sync"}),
         (Participant, lambda world: {*participant_calls(world), *BETWEEN}),
         (AsyncParticipant, lambda world: {*participant_calls(world), *BETWEEN}),
@@ -630,7 +633,7 @@ def test_no_call_of_a_participant_gives_anything_of_another_tenant(world, acme, 
     before = noted()
     target = acme.session(session)
     for name in ("acme-agent", "globex-reader"):
-        listener = target.listener(name)
+        listener = target.listener(name, view="everything")
         walk(world, listener, participant_calls(world), [session, name])
         listener.flush()
     if session.startswith("acme"):
@@ -639,7 +642,7 @@ def test_no_call_of_a_participant_gives_anything_of_another_tenant(world, acme, 
         walk(world, participant, participant_calls(world), [session])
     else:
         with pytest.raises(ConvlogError):
-            target.join("acme-agent")
+            target.join("acme-agent", view="everything").listen()
     assert noted() == before
 
 
@@ -769,8 +772,8 @@ def test_the_async_twins_give_nothing_of_another_tenant(world):
             targets.append((await log.session(OWN).at(3), MOMENT_CALLS, ()))
             for name in (OWN, OTHER):
                 targets.append((await log.session(name).through("everything"), slice_calls(world), (name,)))
-                targets.append((await log.session(name).listener("b"), participant_calls(world), (name,)))
-            targets.append((await log.session(OWN).join("acme-agent"), participant_calls(world), ()))
+                targets.append((await log.session(name).listener("b", view="everything"), participant_calls(world), (name,)))
+            targets.append((await log.session(OWN).join("acme-agent", role="worker"), participant_calls(world), ()))
             for target, table, given in targets:
                 for name, call, arguments in calls(target, table):
                     try:
