@@ -56,6 +56,7 @@ from convlog_sqlite.errors import (
     PayloadLost,
     PayloadUnreadable,
     ProjectionFailed,
+    PromotionRefused,
     Refused,
     SchemaTooNew,
     ScrubFailed,
@@ -87,6 +88,7 @@ from convlog_sqlite.moment import Moment
 from convlog_sqlite.projections.differences import Discrepancy
 from convlog_sqlite.projections.projection import Look, Projection
 from convlog_sqlite.redaction import Redaction
+from convlog_sqlite.remembering import Claim
 from convlog_sqlite.replaying import Replayed
 from convlog_sqlite.residue import Residue
 from convlog_sqlite.retention import RetentionPolicy
@@ -132,6 +134,7 @@ __all__ = [
     "Backup",
     "BackupRefused",
     "CallKeys",
+    "Claim",
     "ConversationLog",
     "ConvlogError",
     "Corrupt",
@@ -195,6 +198,7 @@ __all__ = [
     "Point",
     "Projection",
     "ProjectionFailed",
+    "PromotionRefused",
     "Receipt",
     "Recovery",
     "Redaction",

@@ -28,7 +28,9 @@ from typing import Any, Final, Self, Unpack
 
 from convlog_sqlite.aio_acting import AsyncActing
 from convlog_sqlite.aio_backup import AsyncBackingUp
+from convlog_sqlite.aio_erasing import AsyncErasing
 from convlog_sqlite.aio_labelling import AsyncLabelling
+from convlog_sqlite.aio_memory import AsyncRecalling, AsyncRemembering
 from convlog_sqlite.aio_moment import AsyncMoment
 from convlog_sqlite.aio_state import AsyncProjecting, AsyncStates
 from convlog_sqlite.branching import Difference
@@ -40,14 +42,12 @@ from convlog_sqlite.follow import Waiter
 from convlog_sqlite.kek import KeySource
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.moment import DEFAULT_LIMIT
-from convlog_sqlite.redaction import Redaction
 from convlog_sqlite.replaying import Pace, Replayed, parts
 from convlog_sqlite.scrubbing import Scrubber
 from convlog_sqlite.session import Filters, Session, Verbs
 from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reading import SCAN
-from convlog_sqlite.store.sessions import RemovedSession
 from convlog_sqlite.store.tracing import Trace
 from convlog_sqlite.threads import Appender, Result, Threads
 from convlog_sqlite.tracing import DEFAULT_TRACE
@@ -56,7 +56,7 @@ _READERS: Final = 4
 _FINDINGS_AT_ONCE: Final = 100
 
 
-class AsyncSession(Verbs[Awaitable[Event]], AsyncActing, AsyncStates):
+class AsyncSession(Verbs[Awaitable[Event]], AsyncActing, AsyncStates, AsyncRemembering):
     """The twin of Session: the same verbs, awaited. Made by `AsyncConversationLog.session`."""
 
     _log: AsyncConversationLog
@@ -238,7 +238,7 @@ def _close(pages: Generator[Page, None, None], close: Callable[[], None]) -> Non
     close()  # one that was never started does not close its waiter
 
 
-class AsyncConversationLog(AsyncLabelling, AsyncProjecting, AsyncBackingUp):
+class AsyncConversationLog(AsyncLabelling, AsyncErasing, AsyncProjecting, AsyncBackingUp, AsyncRecalling):
     """The twin of ConversationLog. Opened by `async with`; several tasks and loops may use it."""
 
     def __init__(self, opened: Callable[[], ConversationLog]) -> None:
@@ -365,50 +365,6 @@ class AsyncConversationLog(AsyncLabelling, AsyncProjecting, AsyncBackingUp):
     async def export_to(self, directory: str | Path, *session_ids: str) -> dict[str, int]:
         """See `ConversationLog.export_to`."""
         return await self.run(lambda: self.sync.export_to(directory, *session_ids))
-
-    async def exports(self) -> list[str]:
-        """See `ConversationLog.exports`."""
-        return await self.run(self.sync.exports)
-
-    async def forget_export(self, directory: str | Path) -> None:
-        """See `ConversationLog.forget_export`."""
-        await self.run(lambda: self.sync.forget_export(directory))
-
-    async def removed_sessions(self) -> list[RemovedSession]:
-        """See `ConversationLog.removed_sessions`."""
-        return await self.run(self.sync.removed_sessions)
-
-    async def redact(
-        self,
-        *,
-        events: Sequence[str] = (),
-        session: str | None = None,
-        task: str | None = None,
-        agent: str | None = None,
-        subject: str | None = None,
-        reason: str,
-        by: str,
-        dry_run: bool = False,
-        override_hold: str | Sequence[str] = (),
-        fence: bool = False,
-        verify: bool = False,
-    ) -> Redaction:
-        """See `ConversationLog.redact`. Once begun, it goes on to its end though the caller is cancelled."""
-        return await self.run(
-            lambda: self.sync.redact(
-                events=events,
-                session=session,
-                task=task,
-                agent=agent,
-                subject=subject,
-                reason=reason,
-                by=by,
-                dry_run=dry_run,
-                override_hold=override_hold,
-                fence=fence,
-                verify=verify,
-            )
-        )
 
     async def verify(
         self, *session_ids: str, anchor: Anchor | None = None, projections: bool = False

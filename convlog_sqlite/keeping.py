@@ -155,17 +155,18 @@ class Keeping:
         """Let an agent no longer hold a role, but for the sessions that grant it themselves."""
         self._record(role_draft("role-revoked", holder, role, by))
 
-    def apply_retention(self, *, by: str, dry_run: bool = False) -> Redaction:
+    def apply_retention(self, *, by: str, dry_run: bool = False, keep_derived: bool = False) -> Redaction:
         """Erase what the policies say is due now, as `redact` does; what a hold covers is kept and counted.
 
         There is one redaction for each session and policy, which names the policy and its version. Closed
         sessions that a policy with the target `envelope` says are due are removed whole: each is recorded by
-        a `session-removed` in `_store`. Nothing else ever applies the policies. Raises InvalidEvent, StoreError.
+        a `session-removed` in `_store`. A claim goes with its evidence, unless a hold or a `min_age` keeps it, or
+        `keep_derived` does: then it shows that its evidence is gone. Nothing else ever applies the policies. Raises InvalidEvent, StoreError.
         """
         check_name(by, "/by")
         if not dry_run:
             self._check_writable()
-        return self._redactor().retain(by=by, dry_run=dry_run)
+        return self._redactor().retain(by=by, dry_run=dry_run, keep_derived=keep_derived)
 
     def exports(self) -> list[str]:
         """The directories that were exported to and not forgotten: where an erasure looks for files."""

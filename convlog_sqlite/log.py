@@ -40,6 +40,7 @@ from convlog_sqlite.labelling import Labelling
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.noting import note
 from convlog_sqlite.projecting import Projecting
+from convlog_sqlite.recalling import Recalling
 from convlog_sqlite.redaction import Redaction, Redactor
 from convlog_sqlite.scrubbing import Scrubber, scrubber_of
 from convlog_sqlite.session import Session
@@ -65,7 +66,7 @@ class Anchor:
         return asdict(self)
 
 
-class ConversationLog(Keeping, BackingUp, Accepting, Labelling, Projecting, Tracing, Branching):
+class ConversationLog(Keeping, BackingUp, Accepting, Labelling, Projecting, Tracing, Branching, Recalling):
     """An open store. Safe to use from several threads; open it anew after fork().
 
     `path` is the store's directory, None for an ephemeral log. `created` says whether this call made it.
@@ -256,6 +257,7 @@ class ConversationLog(Keeping, BackingUp, Accepting, Labelling, Projecting, Trac
         override_hold: str | Sequence[str] = (),
         fence: bool = False,
         verify: bool = False,
+        keep_derived: bool = False,
     ) -> Redaction:
         """Erase the content of events, and leave the record that they existed, which still verifies.
 
@@ -266,7 +268,8 @@ class ConversationLog(Keeping, BackingUp, Accepting, Labelling, Projecting, Trac
         unless `override_hold` names it: that is recorded in the redaction. With `verify`, every file is searched
         afterwards, by another process, for the content and keys of the first 1,000 of them: see `residue`. With
         `fence`, which goes with a subject, appends that name that person are refused from then on, in every
-        process, until `lift_fence`.
+        process, until `lift_fence`. Claims that were promoted or proposed from the events go with them, unless
+        `keep_derived`: then they stay, and show that their evidence is gone.
 
         Raises UnknownReference for an id, session or hold that does not exist, UnderHold, InvalidEvent,
         StoreError.
@@ -280,7 +283,14 @@ class ConversationLog(Keeping, BackingUp, Accepting, Labelling, Projecting, Trac
         self._check_scope(scope)
         override = (override_hold,) if isinstance(override_hold, str) else tuple(override_hold)
         found = self._redactor().redact(
-            scope, reason=reason, by=by, dry_run=dry_run, override=override, verify=verify, fence=fence
+            scope,
+            reason=reason,
+            by=by,
+            dry_run=dry_run,
+            override=override,
+            verify=verify,
+            fence=fence,
+            keep_derived=keep_derived,
         )
         if fence and not dry_run and self._mirror is not None and self._mirror.enabled:
             self._mirror.after_append(STORE_SESSION)

@@ -22,6 +22,7 @@ from convlog_sqlite.moment import DEFAULT_LIMIT, Moment
 from convlog_sqlite.projections import differences
 from convlog_sqlite.projections.differences import Discrepancy
 from convlog_sqlite.projections.projection import Projection
+from convlog_sqlite.remembering import Claim, Remembering
 from convlog_sqlite.replaying import Pace, Replayed, borders, marked, parts
 from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
 from convlog_sqlite.store.points import Point
@@ -85,6 +86,7 @@ class Appending(Protocol):
     def fork_session(self, session: str, new_id: str, at: Point | None, agent: str) -> Event: ...
     def waiter(self) -> Waiter: ...
     def state_of(self, session: str, wanted: str | Projection, at: int | None, *, rebuild: bool) -> Any: ...
+    def memory(self, scope: str | None, *, session: str | None, whole: bool) -> list[Claim]: ...
 
 
 class Verbs(Coordinating[Recorded]):
@@ -143,7 +145,7 @@ class Verbs(Coordinating[Recorded]):
         )
 
 
-class Session(Verbs[Event], Acting):
+class Session(Verbs[Event], Acting, Remembering):
     """One session of a log. Made by `ConversationLog.session`; it exists in the store from its first event on."""
 
     def __init__(self, log: Appending, session_id: str, tenant: str | None) -> None:
@@ -165,6 +167,9 @@ class Session(Verbs[Event], Acting):
         """
         drafts = list(drafts)
         return self._log.append_drafts(self.id, self.tenant, drafts) if drafts else []
+
+    def _claims(self, scope: str | None, *, whole: bool) -> list[Claim]:
+        return self._log.memory(scope, session=self.id, whole=whole) if self.head else []
 
     def _other(self, session_id: str) -> Session:
         return Session(self._log, session_id, self.tenant)

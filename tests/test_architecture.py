@@ -67,6 +67,7 @@ SPINE = (
     "acting",
     "moment",
     "replaying",
+    "remembering",
     "session",
     "backup",
     "keeping",
@@ -75,11 +76,14 @@ SPINE = (
     "accepting",
     "noting",
     "projecting",
+    "recalling",
     "log",
     "aio_labelling",
+    "aio_erasing",
     "threads",
     "aio_acting",
     "aio_moment",
+    "aio_memory",
     "aio_state",
     "aio_backup",
     "store_keys",
@@ -107,7 +111,7 @@ FORBIDDEN = {"sqlite3"}
 
 # The rule is about 400 and 40; these leave room for a docstring that explains a format.
 MODULE_LINES = 450
-ERRORS_LINES = 600  # one tree in one file: it is looked up in, not read through
+ERRORS_LINES = 650  # one tree in one file: it is looked up in, not read through
 FUNCTION_LINES = 60
 
 
