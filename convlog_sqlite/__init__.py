@@ -106,8 +106,12 @@ if TYPE_CHECKING:
     from convlog_sqlite.aio import AsyncConversationLog, AsyncSession
     from convlog_sqlite.aio_keys import AsyncStoreKeys
     from convlog_sqlite.aio_moment import AsyncMoment
+    from convlog_sqlite.aio_views import AsyncSlice
     from convlog_sqlite.restoring import Restoration, restore
     from convlog_sqlite.store_keys import KeyChange, StoreKeys
+    from convlog_sqlite.views.definition import Select, View
+    from convlog_sqlite.views.explaining import Explanation
+    from convlog_sqlite.views.slices import Slice
 
 # Imported when first asked for: asyncio alone takes as long as the rest of the package; keys are seldom looked after.
 _LATER: Final = {
@@ -117,7 +121,12 @@ _LATER: Final = {
     "AsyncStoreKeys": "convlog_sqlite.aio_keys",
     "KeyChange": "convlog_sqlite.store_keys",
     "Restoration": "convlog_sqlite.restoring",
+    "AsyncSlice": "convlog_sqlite.aio_views",
+    "Explanation": "convlog_sqlite.views.explaining",
+    "Select": "convlog_sqlite.views.definition",
+    "Slice": "convlog_sqlite.views.slices",
     "StoreKeys": "convlog_sqlite.store_keys",
+    "View": "convlog_sqlite.views.definition",
     "restore": "convlog_sqlite.restoring",
 }
 
@@ -128,6 +137,7 @@ __all__ = [
     "AsyncConversationLog",
     "AsyncMoment",
     "AsyncSession",
+    "AsyncSlice",
     "AsyncStoreKeys",
     "Attachment",
     "Attempt",
@@ -153,6 +163,7 @@ __all__ = [
     "Event",
     "EventKeys",
     "EventTooLarge",
+    "Explanation",
     "Fence",
     "FilesLeft",
     "Filters",
@@ -211,10 +222,12 @@ __all__ = [
     "SchemaTooNew",
     "ScrubFailed",
     "Scrubber",
+    "Select",
     "Session",
     "SessionRemoved",
     "SessionSummary",
     "Settlement",
+    "Slice",
     "StateConflict",
     "StateDifference",
     "StoreBusy",
@@ -233,6 +246,7 @@ __all__ = [
     "UnknownReference",
     "UnsupportedFilesystem",
     "UnsupportedPlatform",
+    "View",
     "WrongKey",
     "check_session_id",
     "import_transcripts",

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
@@ -32,7 +31,9 @@ from convlog_sqlite.aio_erasing import AsyncErasing
 from convlog_sqlite.aio_labelling import AsyncLabelling
 from convlog_sqlite.aio_memory import AsyncRecalling, AsyncRemembering
 from convlog_sqlite.aio_moment import AsyncMoment
+from convlog_sqlite.aio_replaying import AsyncReplaying
 from convlog_sqlite.aio_state import AsyncProjecting, AsyncStates
+from convlog_sqlite.aio_views import AsyncThrough, AsyncViewing
 from convlog_sqlite.branching import Difference
 from convlog_sqlite.drafts import Draft, check_session_id
 from convlog_sqlite.errors import StoreClosed
@@ -42,7 +43,6 @@ from convlog_sqlite.follow import Waiter
 from convlog_sqlite.kek import KeySource
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.moment import DEFAULT_LIMIT
-from convlog_sqlite.replaying import Pace, Replayed, parts
 from convlog_sqlite.scrubbing import Scrubber
 from convlog_sqlite.session import Filters, Session, Verbs
 from convlog_sqlite.store.points import Point
@@ -56,14 +56,16 @@ _READERS: Final = 4
 _FINDINGS_AT_ONCE: Final = 100
 
 
-class AsyncSession(Verbs[Awaitable[Event]], AsyncActing, AsyncStates, AsyncRemembering):
+class AsyncSession(
+    Verbs[Awaitable[Event]], AsyncActing, AsyncStates, AsyncThrough, AsyncReplaying, AsyncRemembering
+):
     """The twin of Session: the same verbs, awaited. Made by `AsyncConversationLog.session`."""
 
     _log: AsyncConversationLog
     _session: Session
 
     def __init__(self, log: AsyncConversationLog, session: Session) -> None:
-        self._log, self._session = log, session
+        self._log, self._session, self._source = log, session, session
         self.id, self.tenant = session.id, session.tenant
 
     async def append(self, draft: Draft) -> Event:
@@ -133,24 +135,6 @@ class AsyncSession(Verbs[Awaitable[Event]], AsyncActing, AsyncStates, AsyncRemem
         return AsyncSession(
             self._log, await self._log.run(lambda: self._session.fork(new_id, at, agent=agent))
         )
-
-    async def replay(
-        self,
-        *,
-        start: Point | None = None,
-        end: Point | None = None,
-        speed: float | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> AsyncIterator[Replayed]:
-        """See `Session.replay`."""
-        pace = Pace(speed, clock)
-        found = await self._log.run(lambda: self._session.replay(start=start, end=end))
-        while block := await self._log.run(lambda: list(itertools.islice(found, DEFAULT_LIMIT))):
-            for replayed in block:
-                for seconds in parts(pace.wait(replayed.event)):
-                    await sleep(seconds)
-                yield replayed
 
     async def jsonl(
         self, *, after: int = 0, before: int | None = None, inherited: bool = False
@@ -238,7 +222,9 @@ def _close(pages: Generator[Page, None, None], close: Callable[[], None]) -> Non
     close()  # one that was never started does not close its waiter
 
 
-class AsyncConversationLog(AsyncLabelling, AsyncErasing, AsyncProjecting, AsyncBackingUp, AsyncRecalling):
+class AsyncConversationLog(
+    AsyncLabelling, AsyncErasing, AsyncProjecting, AsyncBackingUp, AsyncViewing, AsyncRecalling
+):
     """The twin of ConversationLog. Opened by `async with`; several tasks and loops may use it."""
 
     def __init__(self, opened: Callable[[], ConversationLog]) -> None:

@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from convlog_sqlite.aio_moment import Runner
 from convlog_sqlite.drafts import ABSENT
 from convlog_sqlite.events import Event
 from convlog_sqlite.log import ConversationLog
 from convlog_sqlite.remembering import Claim
 from convlog_sqlite.session import Session
-from convlog_sqlite.threads import Result
+from convlog_sqlite.threads import Result, Runner
 
 
 class AsyncRemembering:
@@ -106,11 +105,14 @@ class AsyncRecalling:
         scope: str | None = None,
         *,
         session: str | None = None,
+        reader: str | None = None,
         purpose: str | None = None,
         whole: bool = False,
     ) -> list[Claim]:
         """See `ConversationLog.memory`."""
-        return await self.run(lambda: self.sync.memory(scope, session=session, purpose=purpose, whole=whole))
+        return await self.run(
+            lambda: self.sync.memory(scope, session=session, reader=reader, purpose=purpose, whole=whole)
+        )
 
     async def claim(self, event_id: str) -> Claim:
         """See `ConversationLog.claim`."""

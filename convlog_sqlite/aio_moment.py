@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final, Protocol
+from collections.abc import AsyncIterator
+from typing import Any, Final
 
+from convlog_sqlite.aio_views import AsyncThrough
 from convlog_sqlite.events import Event
 from convlog_sqlite.moment import DEFAULT_LIMIT, Moment
 from convlog_sqlite.projections.projection import Projection
 from convlog_sqlite.store.reader import Page
 from convlog_sqlite.store.reading import SCAN
-from convlog_sqlite.threads import Result
+from convlog_sqlite.threads import Runner
 
 LINES_AT_ONCE: Final = 1000
 
 
-class Runner(Protocol):
-    """Who runs a blocking call in a thread of its own."""
-
-    def run(self, call: Callable[[], Result]) -> Awaitable[Result]: ...
-
-
-class AsyncMoment:
+class AsyncMoment(AsyncThrough):
     """A session when `seq` was its last event: the same reads as `Moment`, awaited."""
 
     def __init__(self, log: Runner, moment: Moment) -> None:
-        self._log, self._moment = log, moment
+        self._log, self._moment, self._source = log, moment, moment
         self.id, self.seq, self.head = moment.id, moment.seq, moment.head
 
     async def tail(

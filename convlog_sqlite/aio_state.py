@@ -6,13 +6,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from convlog_sqlite.aio_moment import Runner
 from convlog_sqlite.log import ConversationLog
 from convlog_sqlite.projections.differences import Discrepancy
 from convlog_sqlite.projections.projection import Projection
 from convlog_sqlite.session import Session
 from convlog_sqlite.store.points import Point
-from convlog_sqlite.threads import Result
+from convlog_sqlite.threads import Result, Runner
 
 
 class AsyncStates:

@@ -8,7 +8,7 @@ cannot be read is a value (`Erased`, `Locked`, `Lost`, `Corrupt`), never an exce
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Generic, Self, TypeVar, overload
@@ -122,7 +122,7 @@ class Event:
     Attributes are the envelope and payload keys. What the line does not have is None, or an empty
     sequence or mapping for `to`, `purposes`, `subjects`, `attachments`, `links`. `answer` says what the
     payload is: `live`, `erased`, `locked`, `lost` or `corrupt`; unless it is live, the payload keys are
-    absent.
+    absent. `withheld` is True where a view kept payload keys back.
     """
 
     __slots__ = ("_content", "_envelope", "envelope_bytes", "payload")
@@ -183,6 +183,7 @@ class Event:
     attachments = PayloadKey["Sequence[Mapping[str, Any]]"](_NO_LIST)
     usage = PayloadKey["Mapping[str, Any] | None"](None)
     meta = PayloadKey["Mapping[str, Any] | None"](None)
+    withheld = PayloadKey(False)
 
     @property
     def envelope(self) -> dict[str, Any]:
@@ -232,6 +233,15 @@ class Event:
         """The line as a dict of the caller's own."""
         parsed: dict[str, Any] = strictjson.load(self.line)
         return parsed
+
+    def showing(self, keys: Container[str]) -> Event:
+        """The event with these payload keys alone; where that leaves some out, `withheld` says so."""
+        if not isinstance(self.payload, Live):
+            return self
+        shown = {key: item for key, item in self.content.items() if key in keys}
+        if len(shown) == len(self.content):
+            return self
+        return Event(self.envelope_bytes, Live(strictjson.dump({**shown, "withheld": True})))
 
     def require_payload(self) -> dict[str, Any]:
         """The payload as a dict. Raises the PayloadUnreadable that says why it cannot be read."""

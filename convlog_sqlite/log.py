@@ -49,6 +49,7 @@ from convlog_sqlite.store.committing import Fresh, OneAppend, Request
 from convlog_sqlite.store.erasing import Scope
 from convlog_sqlite.store.reader import Reader, SessionSummary
 from convlog_sqlite.tracing import Tracing
+from convlog_sqlite.viewing import Viewing
 from convlog_sqlite.vocabulary import STORE_SESSION
 
 
@@ -66,7 +67,9 @@ class Anchor:
         return asdict(self)
 
 
-class ConversationLog(Keeping, BackingUp, Accepting, Labelling, Projecting, Tracing, Branching, Recalling):
+class ConversationLog(
+    Keeping, BackingUp, Accepting, Labelling, Projecting, Viewing, Tracing, Branching, Recalling
+):
     """An open store. Safe to use from several threads; open it anew after fork().
 
     `path` is the store's directory, None for an ephemeral log. `created` says whether this call made it.
@@ -268,8 +271,7 @@ class ConversationLog(Keeping, BackingUp, Accepting, Labelling, Projecting, Trac
         unless `override_hold` names it: that is recorded in the redaction. With `verify`, every file is searched
         afterwards, by another process, for the content and keys of the first 1,000 of them: see `residue`. With
         `fence`, which goes with a subject, appends that name that person are refused from then on, in every
-        process, until `lift_fence`. Claims that were promoted or proposed from the events go with them, unless
-        `keep_derived`: then they stay, and show that their evidence is gone.
+        process, until `lift_fence`. Claims made of the events go too, unless `keep_derived`: see `memory`.
 
         Raises UnknownReference for an id, session or hold that does not exist, UnderHold, InvalidEvent,
         StoreError.

@@ -7,7 +7,7 @@ from the log itself. Content is as it is now: what was erased since is erased at
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from convlog_sqlite.errors import UnknownReference
 from convlog_sqlite.events import Event
@@ -16,29 +16,43 @@ from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page, Reader
 from convlog_sqlite.store.reading import SCAN
 
+if TYPE_CHECKING:
+    from convlog_sqlite.views.definition import View
+    from convlog_sqlite.views.slices import Slice
+
 DEFAULT_LIMIT: Final = 1000
 
 
-class States(Protocol):
-    """Who computes the state of a session at a seq."""
+class Answering(Protocol):
+    """Who computes the state of a session at a seq, and shows it through a view."""
 
-    def __call__(self, session: str, wanted: str | Projection, at: int | None, *, rebuild: bool) -> Any: ...
+    def state_of(self, session: str, wanted: str | Projection, at: int | None, *, rebuild: bool) -> Any: ...
+    def through(
+        self,
+        session: str,
+        view: View | str | None,
+        *,
+        reader: str | None,
+        role: str | None,
+        purpose: str | None,
+        upto: int,
+    ) -> Slice: ...
 
 
 class Moment:
     """A session when `seq` was its last event. Every read answers as of then; what came later is not there."""
 
-    def __init__(self, reader: Reader, session_id: str, seq: int, states: States) -> None:
+    def __init__(self, reader: Reader, session_id: str, seq: int, log: Answering) -> None:
         """Use `Session.at`."""
-        self._reader, self.id, self.seq, self._states = reader, session_id, seq, states
+        self._reader, self.id, self.seq, self._log = reader, session_id, seq, log
 
     @classmethod
-    def of(cls, reader: Reader, session_id: str, point: Point, states: States) -> Moment:
+    def of(cls, reader: Reader, session_id: str, point: Point, log: Answering) -> Moment:
         """The session at a point. Raises UnknownReference and InvalidEvent, see `Session.at`."""
         seq = reader.place(session_id, point)
         if seq == 0:
             raise UnknownReference("at", str(point))
-        return cls(reader, session_id, seq, states)
+        return cls(reader, session_id, seq, log)
 
     @property
     def head(self) -> int:
@@ -93,7 +107,18 @@ class Moment:
 
     def state(self, projection: str | Projection = "state", *, rebuild: bool = False) -> Any:
         """See `Session.state`."""
-        return self._states(self.id, projection, self.seq, rebuild=rebuild)
+        return self._log.state_of(self.id, projection, self.seq, rebuild=rebuild)
+
+    def through(
+        self,
+        view: View | str | None = None,
+        *,
+        reader: str | None = None,
+        role: str | None = None,
+        purpose: str | None = None,
+    ) -> Slice:
+        """See `Session.through`. Roles and labels count as of now, tasks as of then."""
+        return self._log.through(self.id, view, reader=reader, role=role, purpose=purpose, upto=self.seq)
 
     def _end(self, before: int | None) -> int:
         return self.seq + 1 if before is None else min(before, self.seq + 1)

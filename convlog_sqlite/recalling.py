@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from convlog_sqlite.database import Connection
 from convlog_sqlite.drafts import Draft, check_name
-from convlog_sqlite.errors import InvalidEvent, SessionRemoved, UnknownReference
+from convlog_sqlite.errors import InvalidEvent, NotAuthorized, SessionRemoved, UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.projections.memories import CONFLICTING, STANDS, mark_conflicts
 from convlog_sqlite.projections.projection import Projection
@@ -17,9 +17,13 @@ from convlog_sqlite.remembering import Claim, retraction
 from convlog_sqlite.store import memories, opening
 from convlog_sqlite.store.memories import check_scope, is_wide
 from convlog_sqlite.store.reader import Reader
-from convlog_sqlite.vocabulary import CEILING_KIND, PROMOTED_KIND, SENSITIVITIES
+from convlog_sqlite.vocabulary import CEILING_KIND, PROMOTED_KIND, SENSITIVITIES, STORE_SESSION
+
+if TYPE_CHECKING:
+    from convlog_sqlite.views.slices import Slice
 
 _MEMORY: Final = "memory"
+_AGENT: Final = "agent:"
 _STANDING: Final = frozenset({STANDS, CONFLICTING})
 
 Shown = dict[str, Any]
@@ -36,6 +40,10 @@ class Recalling:
     @abstractmethod
     def state_of(self, session: str, wanted: str | Projection, at: int | None, *, rebuild: bool) -> Any: ...
     @abstractmethod
+    def through(
+        self, session: str, view: None, *, reader: str | None, role: str | None, purpose: str | None
+    ) -> Slice: ...
+    @abstractmethod
     def _record(self, draft: Draft, *, change: Callable[[Connection], None] | None = None) -> None: ...
 
     def memory(
@@ -43,14 +51,19 @@ class Recalling:
         scope: str | None = None,
         *,
         session: str | None = None,
+        reader: str | None = None,
         purpose: str | None = None,
         whole: bool = False,
     ) -> list[Claim]:
         """The claims that stand (of one scope), those in conflict too: of every session, or as one session sees them.
 
-        With `purpose`, only those that may be used for it. With `whole`, also what was superseded, consolidated,
-        retracted or erased, or has expired. Oldest first in each session. Raises UnknownReference for a session that
-        does not exist, InvalidEvent for what is no scope.
+        With `reader`, what that agent may be shown: below the ceilings of the view that its role has, for that
+        `purpose`, and no claim for another agent; where the view shows no values, the claims are `withheld`. With
+        `purpose` alone, those that may be used for it. With `whole`, also what was superseded, consolidated,
+        retracted or erased, or has expired. Oldest first in each session.
+
+        Where evidence was erased and the claim was kept, `Claim.evidence` says by which redaction. Raises
+        UnknownReference for a session that does not exist, NotAuthorized for a reader without a role, InvalidEvent.
         """
         if scope is not None:
             check_scope(scope, "/scope")
@@ -58,13 +71,46 @@ class Recalling:
             check_name(purpose, "/purpose")
         if session is not None and self.reader.find_session(session) is None:
             raise UnknownReference("session", session)
-        return [
-            Claim.of(shown)
+        found = [
+            shown
             for shown in self._recalled(session)
             if (scope is None or shown["scope"] == scope)
             and (whole or shown["status"] in _STANDING)
-            and (purpose is None or purpose in shown.get("purposes", (purpose,)))
+            and (purpose is None or reader is not None or purpose in shown.get("purposes", (purpose,)))
         ]
+        if reader is not None:
+            found = self._shown_to(reader, purpose, found, session)
+        return [Claim.of(shown) for shown in found]
+
+    def _shown_to(
+        self, reader: str, purpose: str | None, found: Sequence[Shown], session: str | None
+    ) -> list[Shown]:
+        slices: dict[str, Slice] = {}
+        refused: NotAuthorized | None = None
+        named = dict.fromkeys(shown["session"] for shown in found)
+        for name in named or [STORE_SESSION if session is None else session]:
+            try:
+                slices[name] = self.through(name, None, reader=reader, role=None, purpose=purpose)
+            except NotAuthorized as error:  # it may have a role in another of them
+                refused = error
+        if refused is not None and not slices:
+            raise refused
+        return [
+            seen
+            for shown in found
+            if shown["session"] in slices
+            and shown["scope"].removeprefix(_AGENT) in (shown["scope"], reader)
+            and (seen := self._seen(slices[shown["session"]], shown)) is not None
+        ]
+
+    def _seen(self, through: Slice, shown: Shown) -> Shown | None:
+        """A claim as a slice may show it; None where a ceiling keeps it back."""
+        event = through.admitted(self.reader.event(shown["event"]))
+        if event is None:
+            return None
+        if "claim" in shown and "value" not in event.content:
+            return {key: item for key, item in shown.items() if key != "claim"} | {"withheld": True}
+        return shown
 
     def claim(self, event_id: str) -> Claim:
         """One claim, whatever became of it, by its event; the first 8 or more digits of the id will do.

@@ -40,7 +40,7 @@ class Claim:
     """A claim that became memory, as it stands when it is asked for.
 
     `id` is that of the `memory-promoted` event, `claim` what it says: None where its content cannot be read, which
-    `redacted` or `unreadable` explains. `status` is stands, conflicting (with the claims `conflicts`), superseded,
+    `redacted` or `unreadable` explains, or is `withheld` from the reader. `status` is stands, conflicting (with the claims `conflicts`), superseded,
     consolidated or retracted (by the event `ended_by`), expired, or erased. `by` is the claimant, `approved_by` the
     acceptance. `evidence` are the events it was derived from: {"event"}, with `redacted` where that was erased.
     `expires` and `ts` are RFC 3339.
@@ -67,6 +67,7 @@ class Claim:
     subjects: Sequence[str] = ()
     redacted: Mapping[str, str] | None = None
     unreadable: str | None = None
+    withheld: bool = False
     _shown: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, Unpack
 
 from convlog_sqlite import strictjson
 from convlog_sqlite.acting import Acting
@@ -28,7 +28,11 @@ from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
 from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page, Reader
 from convlog_sqlite.store.reading import SCAN
-from convlog_sqlite.vocabulary import ACCEPTANCES, DECISIONS
+from convlog_sqlite.vocabulary import ACCEPTANCES, DECISIONS, LAST_SEQ
+
+if TYPE_CHECKING:
+    from convlog_sqlite.views.definition import View
+    from convlog_sqlite.views.slices import Slice
 
 _FOLLOW_LIMIT: Final = 500
 
@@ -87,6 +91,16 @@ class Appending(Protocol):
     def waiter(self) -> Waiter: ...
     def state_of(self, session: str, wanted: str | Projection, at: int | None, *, rebuild: bool) -> Any: ...
     def memory(self, scope: str | None, *, session: str | None, whole: bool) -> list[Claim]: ...
+    def through(
+        self,
+        session: str,
+        view: View | str | None,
+        *,
+        reader: str | None,
+        role: str | None,
+        purpose: str | None,
+        upto: int = LAST_SEQ,
+    ) -> Slice: ...
 
 
 class Verbs(Coordinating[Recorded]):
@@ -239,7 +253,24 @@ class Session(Verbs[Event], Acting, Remembering):
         for the last event whose `ts` is not after it, that with the largest seq. Raises UnknownReference when
         there was nothing yet and for what does not exist, InvalidEvent for an event of another session.
         """
-        return Moment.of(self._reader, self.id, point, self._log.state_of)
+        return Moment.of(self._reader, self.id, point, self._log)
+
+    def through(
+        self,
+        view: View | str | None = None,
+        *,
+        reader: str | None = None,
+        role: str | None = None,
+        purpose: str | None = None,
+    ) -> Slice:
+        """The session as a view shows it to the agent `reader`, to be read like the session itself.
+
+        `view` is a View, the name of one (`worker`, or a version of it: `worker@2`), or None: that of `role`, else
+        of the reader's role. `purpose` is what it is read for; a view may fix it. Raises UnknownReference for a
+        view or role that nobody defined, NotAuthorized for a reader without a role and where the view is not for this
+        session or purpose, InvalidEvent where a view takes a reader and none is named.
+        """
+        return self._log.through(self.id, view, reader=reader, role=role, purpose=purpose)
 
     def fork(self, new_id: str, at: Point | None = None, *, agent: str) -> Session:
         """A new session that shares the events up to a point (default: all there are), by reference.

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from convlog_sqlite.drafts import Draft
 from convlog_sqlite.errors import StoreClosed
@@ -20,6 +20,12 @@ from convlog_sqlite.events import Event
 from convlog_sqlite.log import ConversationLog
 
 Result = TypeVar("Result")
+
+
+class Runner(Protocol):
+    """Who runs a blocking call in a thread of its own."""
+
+    def run(self, call: Callable[[], Result]) -> Awaitable[Result]: ...
 
 
 class Threads:

@@ -154,7 +154,7 @@ def test_indexed_filters_choose_their_posting(log, key):
     log.session("s").append(Draft(type="message", body="x", **keys))
     wanted = keys[key][0] if key == "to" else keys[key]
     with log._store.database.read() as connection:
-        found = reading.look_up(connection, log.reader._names, {key: wanted})
+        found = reading.look_up(connection, log.reader.names, {key: wanted})
     assert found.facet == reading.FACETS[key]
     assert all(column is None for column in found.columns)
 

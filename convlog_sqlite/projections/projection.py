@@ -123,6 +123,19 @@ class Projection:
         lists = (strictjson.dump(found).decode() for found in (kinds, performatives))
         return Wanted(sum(1 << TYPES[name] for name in set(self.types)), self.keyed, *lists)
 
+    def needs(self, event: Event) -> bool:
+        """Whether the fold needs an event."""
+        if self.wanted is None:
+            return True
+        kind, begins = event.kind or "", [name[:-1] for name in self.kinds if name.endswith(FAMILY)]
+        return (
+            event.type in self.types
+            or (self.keyed and event.state_key is not None)
+            or kind in self.kinds
+            or (bool(kind) and any(kind.startswith(family) for family in begins))
+            or event.performative in self.performatives
+        )
+
     def begin(self) -> Any:
         """The state before the first event, the caller's own."""
         return strictjson.load(strictjson.dump(self.initial))

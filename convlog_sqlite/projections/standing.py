@@ -97,7 +97,7 @@ class Projections:
         """
         self._reader.database.check_usable()  # first: the lock of a forked handle may be held by no one
         with self._threads:
-            projection = self._find(wanted)
+            projection = self.find(wanted)
             now = self._now(session)
             state = self._folded(now, projection, at, rebuild=rebuild)
             return _shown(projection, state, Look(self._reader, now.place))
@@ -105,7 +105,7 @@ class Projections:
     def folded(self, session: str, wanted: str, upto: int) -> Any:
         """The bare state of a projection at a seq, folded from the first event on; nothing is kept."""
         now = self._now(session)
-        projection = self._find(wanted)
+        projection = self.find(wanted)
         return self._advance(now, projection, self._begin(now, projection, upto, rebuild=True), upto)
 
     def kept(self, session: str, wanted: str) -> tuple[int, Any] | None:
@@ -113,7 +113,7 @@ class Projections:
         now = self._now(session)
         if now.place is None:
             return None
-        subject = _subject(now.place, self._find(wanted))
+        subject = _subject(now.place, self.find(wanted))
         return self._snapshots.newest(subject, now.place.head)
 
     def _now(self, session: str) -> _Now:
@@ -125,7 +125,8 @@ class Projections:
         row = self._reader.row(connection, session)
         return None if row is None else folding.place_of(connection, row)
 
-    def _find(self, wanted: str | Projection) -> Projection:
+    def find(self, wanted: str | Projection) -> Projection:
+        """The projection of a name. Raises UnknownProjection."""
         if isinstance(wanted, Projection):
             _check_own(wanted)
             return wanted

@@ -11,8 +11,9 @@ Owns the table `label`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from convlog_sqlite.database import Connection, fetch
 from convlog_sqlite.errors import InvalidEvent
 from convlog_sqlite.store.preparing import Prepared
 
@@ -20,6 +21,8 @@ INSERT_SUBJECT: Final = "INSERT OR IGNORE INTO posting VALUES (?, ?, ?, ?)"
 INSERT_LABEL: Final = """
 INSERT INTO label VALUES (?, ?, ?, ?) ON CONFLICT (session, seq)
 DO UPDATE SET sensitivity = max(sensitivity, excluded.sensitivity), person = max(person, excluded.person)"""
+
+SELECT_LABEL: Final = "SELECT sensitivity, person FROM label WHERE session = ? AND seq = ?"
 
 # For verify: posted under a recipient or subject that neither the event nor a label on it names.
 WRONGLY_ADDRESSED: Final = """
@@ -51,6 +54,18 @@ CROSS JOIN json_each(CASE WHEN json_valid(CAST(v.bytes AS TEXT)) THEN CAST(v.byt
 WHERE e.kind = (SELECT id FROM name WHERE text = 'event-labelled')
 AND NOT EXISTS (SELECT 1 FROM posting AS p WHERE p.session = t.session AND p.facet = 5 AND p.seq = t.seq
                 AND p.name = (SELECT id FROM name WHERE text = j.value))"""
+
+
+class Labelled(NamedTuple):
+    """What labels say of an event: the code of the highest sensitivity, and whether it is about a person."""
+
+    sensitivity: int
+    person: bool
+
+
+def said_of(connection: Connection, session: int, seq: int) -> Labelled | None:
+    """What labels say of an event, None where there is none."""
+    return next((Labelled(*row) for row in fetch(connection, SELECT_LABEL, (session, seq))), None)
 
 
 class Standing(Protocol):

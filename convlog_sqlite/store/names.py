@@ -12,6 +12,7 @@ from typing import Any, Final
 from convlog_sqlite.database import Connection, value
 
 SELECT_NAME: Final = "SELECT id FROM name WHERE text = ?"
+SELECT_NEWEST: Final = "SELECT max(id) FROM name"
 SELECT_TEXT: Final = "SELECT text FROM name WHERE id = ?"
 INSERT_NAME: Final = "INSERT INTO name (text) VALUES (?) RETURNING id"
 
@@ -41,6 +42,11 @@ class Names:
             found = known
             self.remember({text: found})
         return found
+
+    def newest(self, connection: Connection) -> int:
+        """A number that grows with every new name: whoever looked names up before it grew knew fewer."""
+        number: int | None = value(connection, SELECT_NEWEST)
+        return number or 0
 
     def intern(self, connection: Connection, text: str, fresh: dict[str, int]) -> int:
         """The id of a name, made if needed. New ids go to `fresh`: they count once the transaction committed."""

@@ -69,7 +69,7 @@ class Reader:
         self.database = database
         self.opener: Opener = writer.opener
         self.store_id, self.clock = writer.store_id, writer.clock
-        self._names, self._sessions = writer.names, writer.sessions
+        self.names, self._sessions = writer.names, writer.sessions
 
     def _find(self, connection: Connection, session: str) -> SessionRow | None:
         row = self._sessions.find(connection, session)
@@ -155,7 +155,7 @@ class Reader:
             row = self._find(connection, session)
             if row is None:
                 return crossing.NOTHING
-            where = reading.look_up(connection, self._names, wanted) if wanted else None
+            where = reading.look_up(connection, self.names, wanted) if wanted else None
             if wanted and where is None:
                 require_there(connection, row.number)
                 return crossing.NOTHING

@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from convlog_sqlite import strictjson
-from convlog_sqlite.database import Connection, fetch
+from convlog_sqlite.database import Connection, fetch, value
 from convlog_sqlite.events import Event
 from convlog_sqlite.store.candidates import Candidate
-from convlog_sqlite.store.reading import Opener
+from convlog_sqlite.store.reading import Opener, Row
 from convlog_sqlite.vocabulary import KEYS_KIND, STORE_SESSION
 
 SELECT_SETTINGS: Final = """
@@ -30,6 +30,14 @@ SELECT v.bytes FROM session AS s JOIN name AS n ON n.text = ?2
 CROSS JOIN posting AS p ON p.session = s.id AND p.facet = 3 AND p.name = n.id
 CROSS JOIN event AS e ON e.session = p.session AND e.seq = p.seq CROSS JOIN envelope AS v ON v.pos = e.pos
 WHERE s.name = ?1 ORDER BY p.seq DESC LIMIT 1"""
+COUNT_SET: Final = """
+SELECT count(*) FROM session AS s CROSS JOIN name AS k ON k.text = ?2
+CROSS JOIN event AS e ON e.session = s.id AND e.state_key = k.id WHERE s.name = ?1"""
+SELECT_OF_KIND: Final = """
+SELECT e.seq, v.id, v.bytes, p.slot, p.sealed FROM session AS s CROSS JOIN name AS k ON k.text = ?2
+CROSS JOIN posting AS i ON i.session = s.id AND i.facet = 6 AND i.name = k.id
+CROSS JOIN event AS e ON e.session = i.session AND e.seq = i.seq
+CROSS JOIN envelope AS v ON v.pos = e.pos LEFT JOIN payload AS p ON p.pos = v.pos WHERE s.name = ?1 ORDER BY e.seq"""
 
 KEYS_THREAD: Final = "keys"  # by which the newest change is found
 KEYS_KEY: Final = "store/keystore"
@@ -128,6 +136,17 @@ def standing(connection: Connection, opener: Opener) -> Standing:
         if event.kind != KEYS_KIND:
             found.take(event)
     return found
+
+
+def times_set(connection: Connection, state_key: str) -> int:
+    """How often a piece of the store's own state was set, ever."""
+    count: int = value(connection, COUNT_SET, (STORE_SESSION, state_key))
+    return count
+
+
+def defined(connection: Connection, kind: str) -> list[Row]:
+    """The rows of every mutation of a kind, in order."""
+    return fetch(connection, SELECT_OF_KIND, (STORE_SESSION, kind))
 
 
 def subjects_of(holds: Iterable[Hold]) -> frozenset[str]:

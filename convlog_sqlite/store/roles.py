@@ -19,7 +19,7 @@ from convlog_sqlite.instants import id_bytes
 from convlog_sqlite.store.names import SELECT_NAME
 from convlog_sqlite.store.sessions import SELECT_SESSION, SessionRow
 from convlog_sqlite.store.states import line_of
-from convlog_sqlite.vocabulary import LAST_SEQ, ROLE_ADDRESS, STORE_SESSION, role_key
+from convlog_sqlite.vocabulary import LAST_SEQ, ROLE_ADDRESS, STORE_SESSION, role_key, unescaped
 
 GRANTED: Final = "role-granted"
 
@@ -28,6 +28,15 @@ SELECT_ROLE: Final = """
 SELECT k.text FROM event AS e CROSS JOIN name AS k ON k.id = e.kind
 WHERE e.session = ? AND e.state_key = ? AND e.seq <= ? AND k.text IN ('role-granted', 'role-revoked')
 ORDER BY e.seq DESC LIMIT 1"""
+
+SELECT_ROLE_KEYS: Final = "SELECT text FROM name WHERE text > ?1 AND text < ?2"
+SELECT_JOINED: Final = """
+SELECT r.text FROM name AS k CROSS JOIN posting AS p ON p.session = ?1 AND p.facet = 6 AND p.name = k.id AND p.seq <= ?2
+CROSS JOIN event AS e ON e.session = p.session AND e.seq = p.seq CROSS JOIN name AS a ON a.id = e.agent
+CROSS JOIN name AS r ON r.id = e.role
+WHERE k.text = 'agent-joined' AND a.text = ?3 ORDER BY p.seq DESC LIMIT 1"""
+
+_AFTER_SLASH: Final = "0"  # follows "/" in ASCII: the end of the names that begin with a prefix and a slash
 
 
 def holds(connection: Connection, session: SessionRow, agent: str, role: str) -> bool:
@@ -39,6 +48,30 @@ def holds(connection: Connection, session: SessionRow, agent: str, role: str) ->
     places += [(row[0], LAST_SEQ) for row in fetch(connection, SELECT_SESSION, (STORE_SESSION,))]
     said = (kind for place, upto in places for (kind,) in fetch(connection, SELECT_ROLE, (place, key, upto)))
     return next(said, None) == GRANTED
+
+
+def granted(connection: Connection, session: SessionRow, agent: str) -> list[str]:
+    """The roles that an agent holds in a session, by name."""
+    prefix = role_key(agent, "")
+    keys = fetch(connection, SELECT_ROLE_KEYS, (prefix, prefix[:-1] + _AFTER_SLASH))
+    named = sorted(unescaped(text.removeprefix(prefix)) for (text,) in keys)
+    return [role for role in named if holds(connection, session, agent, role)]
+
+
+def roles_of(connection: Connection, session: SessionRow, agent: str) -> list[str]:
+    """The roles that an agent holds, or else the one that it joined with; none if it has none."""
+    found = granted(connection, session, agent)
+    if found:
+        return found
+    for part in session.line:
+        for (role,) in fetch(connection, SELECT_JOINED, (part.number, part.upto, agent)):
+            return [role]
+    return []
+
+
+def addresses(agent: str, roles: list[str]) -> frozenset[str]:
+    """What an event is addressed to that is to reach the agent."""
+    return frozenset({agent, *(ROLE_ADDRESS + role for role in roles)})
 
 
 def require_other(keys: dict[str, Any]) -> None:

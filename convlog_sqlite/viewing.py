@@ -1,0 +1,123 @@
+"""The views of a log: defining them, and reading a session through one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from convlog_sqlite.database import Connection
+from convlog_sqlite.drafts import Draft, check_name
+from convlog_sqlite.errors import InvalidEvent, UnknownReference
+from convlog_sqlite.store import opening, reserved, roles
+from convlog_sqlite.store.reader import Reader
+from convlog_sqlite.store.sessions import SessionRow
+from convlog_sqlite.store.tenures import Tenures
+from convlog_sqlite.vocabulary import LAST_SEQ
+
+if TYPE_CHECKING:
+    from convlog_sqlite.projections.standing import Projections
+    from convlog_sqlite.views.defining import Views
+    from convlog_sqlite.views.definition import View
+    from convlog_sqlite.views.slices import Slice
+
+_REMEMBERED: Final = 256  # sessions
+
+
+class Viewing(ABC):
+    """The part of a log that shows a reader what is valid for it. `ConversationLog` is one."""
+
+    reader: Reader
+    _store: opening.Store
+
+    @property
+    @abstractmethod
+    def _projections(self) -> Projections: ...
+
+    @abstractmethod
+    def _record(self, draft: Draft, *, change: Callable[[Connection], None] | None = None) -> None: ...
+
+    def define_view(self, view: View, *, by: str) -> View:
+        """Let a view stand from now on, in place of one with the same name; with its version.
+
+        Earlier versions are kept: `name@version` reads through one. Raises InvalidEvent with a pointer to the
+        place in the definition, StoreError.
+        """
+        from convlog_sqlite.views import defining  # noqa: PLC0415 a log may be read through no view
+        from convlog_sqlite.views.definition import View  # noqa: PLC0415 as above
+
+        if not isinstance(view, View):
+            raise InvalidEvent("/view", "a View")
+        check_name(by, "/by")
+        view.check()
+        state_key = defining.VIEW_KEY.format(name=view.name)
+        draft = Draft(
+            type="mutation", agent=by, kind=defining.DEFINED, state_key=state_key, value=view.to_stored(),
+        )  # fmt: skip
+        version: list[int] = []
+        self._record(draft, change=lambda found: version.append(reserved.times_set(found, state_key) + 1))
+        return View.from_stored(view.to_stored(), version[0])
+
+    def views(self) -> list[View]:
+        """The views that stand, by name: those that ship with convlog, and those of the store."""
+        return [view for _, view in sorted(self._views().standing.items())]
+
+    def view(self, name: str) -> View:
+        """The view that stands under a name, or a version of it: `worker@2`. Raises UnknownReference."""
+        return self._views().find(name)
+
+    def through(
+        self,
+        session: str,
+        view: View | str | None,
+        *,
+        reader: str | None,
+        role: str | None,
+        purpose: str | None,
+        upto: int = LAST_SEQ,
+    ) -> Slice:
+        """What `Session.through` gives, as of seq `upto`."""
+        from convlog_sqlite.views import defining  # noqa: PLC0415 a log may be read through no view
+        from convlog_sqlite.views.slices import Slice, Through  # noqa: PLC0415 as above
+
+        for pointer, name in (("/reader", reader), ("/role", role), ("/purpose", purpose)):
+            if name is not None:
+                check_name(name, pointer)
+        with self._store.database.read() as connection:
+            row = self.reader.row(connection, session)
+            # What the store grants holds also where nothing was appended yet.
+            place = row or SessionRow(0, session, None, 0)
+            held = [] if reader is None else roles.roles_of(connection, place, reader)
+        if view is None:
+            if reader is None:
+                raise InvalidEvent("/view", "name a view, or the agent that reads")
+            view = defining.default_view(self._views().standing, reader, held, role)
+        elif isinstance(view, str):
+            view = self.view(view)
+        if view.tenant is not None and row is not None and row.tenant != view.tenant:
+            raise UnknownReference("session", session)
+        wanted = view.purpose if purpose is None else purpose
+        tenures = self._tenures_of(session, upto)
+        found = Through(view, reader, role, wanted, upto, tenures)
+        return Slice(self.reader, session, found, self._projections.find)
+
+    def _views(self) -> Views:
+        from convlog_sqlite.views import defining  # noqa: PLC0415 a log may be read through no view
+
+        return defining.read(self._store.database, self.reader.opener)
+
+    @cached_property
+    def _remembered(self) -> OrderedDict[str, Tenures]:
+        return OrderedDict()
+
+    def _tenures_of(self, session: str, upto: int) -> Tenures:
+        """Who has which task, as it was read before; of an earlier time it is read anew."""
+        if upto < LAST_SEQ:
+            return Tenures()
+        found = self._remembered.pop(session, None) or Tenures()
+        self._remembered[session] = found
+        while len(self._remembered) > _REMEMBERED:
+            self._remembered.popitem(last=False)
+        return found

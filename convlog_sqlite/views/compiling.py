@@ -1,0 +1,147 @@
+"""From a definition to probes: names become numbers, what the reader is and has takes its place, an index is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from convlog_sqlite import strictjson
+from convlog_sqlite.database import Connection
+from convlog_sqlite.store.names import Names
+from convlog_sqlite.store.reading import EFFECT_FACET, FACETS, PROPOSAL_FACET, correlation_digest
+from convlog_sqlite.store.slicing import Ceiling, Compiled, Probe
+from convlog_sqlite.views.definition import ANY_PURPOSE, Select, View
+from convlog_sqlite.vocabulary import EFFECT_STATES, PROPOSALS, SENSITIVITIES, TYPES
+
+_MOST_WALKS: Final = 64  # of one select: a name each; where there are more, the events themselves are walked
+_NOBODY: Final = 0  # the number of no name
+
+_Sets = dict[str, frozenset[str] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a view is compiled for. `addressed` are the names that reach the reader, None without one."""
+
+    view: View
+    purpose: str | None
+    reader: str | None
+    addressed: frozenset[str]
+    own: frozenset[str]
+    awaited: frozenset[str]
+
+
+def compiled(connection: Connection, names: Names, asked: Asked, filters: Mapping[str, str]) -> Compiled:
+    """The probes of a view, narrowed by filters. A name that nobody used matches nothing."""
+    view = asked.view
+    probes: list[Probe] = []
+    for select in view.selects or (Select(),):
+        sets = _narrowed(_sets(select, asked), filters)
+        if sets is not None:
+            probes.extend(_probes(_Numbers(connection, names), select, sets, filters))
+    purpose = None
+    if asked.purpose != ANY_PURPOSE:
+        purpose = _NOBODY if asked.purpose is None else names.find(connection, asked.purpose) or _NOBODY
+    ceiling = Ceiling(SENSITIVITIES[view.max_sensitivity], not view.people, not view.unlabelled, purpose)
+    return Compiled(list(dict.fromkeys(probes)), ceiling)
+
+
+def _sets(select: Select, asked: Asked) -> _Sets:
+    """What each column may hold, as names; None: anything."""
+    tasks = set(select.tasks)
+    if select.own:
+        tasks |= asked.own
+    if select.dependencies:
+        tasks |= asked.awaited
+    agents = set(select.agents)
+    if select.authored:
+        agents = agents & {asked.reader or ""} if agents else {asked.reader or ""}
+    asks_for_tasks = bool(select.tasks) or select.own or select.dependencies
+    return {
+        "type": frozenset(select.types) or None,
+        "agent": frozenset(agents) if select.agents or select.authored else None,
+        "role": frozenset(select.roles) or None,
+        "task_id": frozenset(tasks) if asks_for_tasks else None,
+        "thread_id": frozenset(select.threads) or None,
+        "kind": frozenset(select.kinds) or None,
+        "performative": frozenset(select.performatives) or None,
+        "addressed": asked.addressed if select.addressed else None,
+    }
+
+
+def _narrowed(sets: _Sets, filters: Mapping[str, str]) -> _Sets | None:
+    """The sets with a caller's filters; None where that leaves nothing."""
+    found = dict(sets)
+    for key, wanted in filters.items():
+        if key in found:
+            before = found[key]
+            found[key] = frozenset({wanted}) if before is None or wanted in before else frozenset()
+    return None if any(allowed is not None and not allowed for allowed in found.values()) else found
+
+
+class _Numbers:
+    """Names as numbers."""
+
+    def __init__(self, connection: Connection, names: Names) -> None:
+        self._connection, self._names = connection, names
+
+    def of(self, texts: Iterable[str]) -> list[int]:
+        found = (self._names.find(self._connection, text) for text in texts)
+        return sorted(number for number in found if number is not None)
+
+    def one(self, text: str) -> int:
+        return self._names.find(self._connection, text) or _NOBODY
+
+
+def _probes(numbers: _Numbers, select: Select, sets: _Sets, filters: Mapping[str, str]) -> Iterator[Probe]:
+    lists = {
+        key: None if names is None else numbers.of(names) for key, names in sets.items() if key != "type"
+    }
+    if any(found is not None and not found for found in lists.values()):
+        return
+    types = sets["type"]
+    column: dict[str, Any] = {
+        "types": None if types is None else sum(1 << TYPES[name] for name in types),
+        "effects": int(select.effects),
+        "tool": numbers.one(filters["tool"]) if "tool" in filters else None,
+        "to": numbers.one(filters["to"]) if "to" in filters else None,
+        "correlation": correlation_digest(filters["correlation_id"]) if "correlation_id" in filters else None,
+    }
+    walk = _walk(numbers, select, sets, lists)
+    for key, field in _FIELDS.items():
+        found = lists[key]
+        if found is not None and (walk is None or walk[0] != key):
+            column[field] = strictjson.dump(found).decode()
+    if walk is None:
+        yield Probe(**column)
+        return
+    _, facet, walked = walk
+    for name in walked:
+        yield Probe(**column, facet=facet, name=name)
+
+
+_FIELDS: Final = {
+    "agent": "agents", "role": "roles", "task_id": "tasks", "thread_id": "threads", "kind": "kinds",
+    "performative": "performatives", "addressed": "recipients",
+}  # fmt: skip
+
+
+def _walk(
+    numbers: _Numbers, select: Select, sets: _Sets, lists: Mapping[str, Collection[int] | None]
+) -> tuple[str, int, Collection[int]] | None:
+    """What to walk: the key, the facet and the names; the most selective first. None: the events themselves."""
+    choices: list[tuple[str, int, Collection[int] | None]] = [
+        ("addressed", FACETS["to"], lists["addressed"]),
+        ("task_id", FACETS["task_id"], lists["task_id"]),
+        ("thread_id", FACETS["thread_id"], lists["thread_id"]),
+        ("effects", EFFECT_FACET, numbers.of(EFFECT_STATES) if select.effects else None),
+    ]
+    performatives = sets["performative"]
+    if performatives is not None and performatives <= PROPOSALS:
+        choices.append(("performative", PROPOSAL_FACET, lists["performative"]))
+    choices += [("kind", FACETS["kind"], lists["kind"]), ("agent", FACETS["agent"], lists["agent"])]
+    for key, facet, found in choices:
+        if found is not None and len(found) <= _MOST_WALKS:
+            return key, facet, found
+    return None

@@ -1,0 +1,88 @@
+"""The views of a store: those that ship with convlog, and those that `view-defined` mutations in `_store` define.
+
+A definition is kept for ever; the newest of a name stands. One of a shipped name stands in its place. A role's view
+is the last one whose definition names the role.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from convlog_sqlite.database import Database
+from convlog_sqlite.errors import InvalidEvent, NotAuthorized, UnknownReference
+from convlog_sqlite.events import Event
+from convlog_sqlite.store import reserved
+from convlog_sqlite.store.reading import Opener
+from convlog_sqlite.views.definition import View
+from convlog_sqlite.views.shipped import SHIPPED
+from convlog_sqlite.vocabulary import STORE_SESSION
+
+DEFINED: Final = "view-defined"
+VIEW_KEY: Final = "view/{name}"
+_LABEL: Final = re.compile(r"(.+)@([0-9]{1,9})")
+
+
+class Views(NamedTuple):
+    """Every view that stands by name, in the order in which they were defined, and every version there was."""
+
+    standing: dict[str, View]
+    versions: dict[tuple[str, int], View]
+
+    def find(self, name: str) -> View:
+        """The view `name`, or the version that `name@version` names. Raises UnknownReference."""
+        found = self.standing.get(name)
+        if found is None and (said := _LABEL.fullmatch(name)):
+            found = self.versions.get((said[1], int(said[2])))
+        if found is None:
+            raise UnknownReference("view", name)
+        return found
+
+
+def read(database: Database, opener: Opener) -> Views:
+    """The views as they stand. Raises PayloadUnreadable, and InvalidEvent for one that this convlog does not understand."""
+    with database.read() as connection:
+        rows = reserved.defined(connection, DEFINED)
+    standing = {name: view for name, (view, _) in SHIPPED.items()}
+    versions = {(name, 0): view for name, view in standing.items()}
+    count: dict[str, int] = {}
+    for event in opener.events(STORE_SESSION, rows):
+        view = _defined(event, count)
+        standing.pop(view.name, None)
+        standing[view.name] = versions[view.name, view.version] = view
+    return Views(standing, versions)
+
+
+def _defined(event: Event, count: dict[str, int]) -> View:
+    said = event.require_payload().get("value")
+    name = said.get("name", "") if isinstance(said, dict) else ""
+    count[name] = count.get(name, 0) + 1
+    try:
+        return View.from_stored(said, count[name])
+    except InvalidEvent as refused:
+        rule = f"view {name}@{count[name]} is not one that this convlog understands: {refused.rule}"
+        raise InvalidEvent(refused.pointer, rule) from None
+
+
+def default_view(views: Mapping[str, View], reader: str, roles: Sequence[str], role: str | None) -> View:
+    """The view of a reader's role.
+
+    Raises NotAuthorized for a reader without a role that has one, UnknownReference for a `role` that no view
+    knows, InvalidEvent where several roles give several views.
+    """
+    if role is None and not roles:
+        raise NotAuthorized(reader, "it has no role in this session, so no view is its own; name a view")
+    wanted = roles if role is None else [role]
+    found = {name: view for name in wanted if (view := _view_of(views, name)) is not None}
+    if not found and role is not None:
+        raise UnknownReference("role", role)
+    if not found:
+        raise NotAuthorized(reader, f"no view is that of its role {' or '.join(roles)}; name a view")
+    if len({view.name for view in found.values()}) > 1:
+        raise InvalidEvent("/role", f"{reader} has several roles with a view: name one of {', '.join(found)}")
+    return next(iter(found.values()))
+
+
+def _view_of(views: Mapping[str, View], role: str) -> View | None:
+    return next((view for view in reversed(list(views.values())) if role in view.roles), None)

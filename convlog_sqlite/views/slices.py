@@ -1,0 +1,368 @@
+"""Slice: a session through a view, to be read like the session itself.
+
+What it shows is below every ceiling of the view and selected by it; its events hold the payload keys that the view
+shows, and no others. A page of `tail` or `read` also shows what its events name by the links that the view follows,
+if it is below the ceilings; a stream (`jsonl`, `follow`) shows what is selected, in order, and nothing twice.
+
+Labels count as of now, also for a slice of an earlier time: what was labelled since is kept back there too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from convlog_sqlite import strictjson
+from convlog_sqlite.database import Connection, value
+from convlog_sqlite.errors import InvalidEvent, NotAuthorized, UnknownReference
+from convlog_sqlite.events import Event
+from convlog_sqlite.instants import id_bytes
+from convlog_sqlite.projections.projection import Look, Projection
+from convlog_sqlite.store import reading, roles, slicing
+from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
+from convlog_sqlite.store.reader import Page, Reader
+from convlog_sqlite.store.reading import SCAN
+from convlog_sqlite.store.sessions import SessionRow
+from convlog_sqlite.store.slicing import Compiled, Sliced
+from convlog_sqlite.store.tenures import Tenures
+from convlog_sqlite.views import compiling, explaining
+from convlog_sqlite.views.compiling import Asked
+from convlog_sqlite.views.definition import ANY_PURPOSE, View
+from convlog_sqlite.views.explaining import Explanation
+from convlog_sqlite.vocabulary import LAST_SEQ, LINKS
+
+DEFAULT_LIMIT: Final = 1000
+MOST_LINKED: Final = 1000  # events that a page shows because its own name them
+_MAIN: Final = frozenset({"body", "args", "result", "value"})
+_EVERY_KEY: Final = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Through:
+    """Who reads, and by which view. `upto` is the last seq that counts; the tenures are remembered by the log."""
+
+    view: View
+    reader: str | None
+    role: str | None
+    purpose: str | None
+    upto: int = LAST_SEQ
+    tenures: Tenures = field(default_factory=Tenures)
+
+
+class Slice:
+    """What a reader is shown of a session. Made by `Session.through`; safe to use from several threads."""
+
+    def __init__(
+        self, source: Reader, session_id: str, through: Through, projection: Callable[[str], Projection]
+    ) -> None:
+        """Use `Session.through`. Raises InvalidEvent, NotAuthorized where the view is not for this reader or session."""
+        _check(through, session_id)
+        self.id = session_id
+        self._reader, self._through, self._projection = source, through, projection
+        self._known: tuple[tuple[Any, ...], Compiled] | None = None
+
+    @property
+    def view(self) -> View:
+        """The view, with its version."""
+        return self._through.view
+
+    @property
+    def label(self) -> str:
+        """The view as `seen` names it: `worker@3`."""
+        return self.view.label
+
+    @property
+    def reader(self) -> str | None:
+        """The agent that reads, if it was named."""
+        return self._through.reader
+
+    @property
+    def role(self) -> str | None:
+        """The role in which it reads, if it was named."""
+        return self._through.role
+
+    @property
+    def purpose(self) -> str | None:
+        """What it reads for; `*` for a view that asks for no purpose."""
+        return self._through.purpose
+
+    @property
+    def head(self) -> int:
+        """The seq of the last event of the session, shown or not."""
+        return min(self._reader.head(self.id), self._through.upto)
+
+    def tail(
+        self,
+        n: int = 20,
+        *,
+        before: int | None = None,
+        pairs: bool = False,
+        max_scan: int = SCAN,
+        **filters: Any,
+    ) -> Page:
+        """See `Session.tail`. With `pairs`, a call that is above a ceiling stays out."""
+        page = self._with_linked(*self._page(slicing.last, 0, before, n, filters, max_scan))
+        return self._with_calls(page) if pairs else page
+
+    def read(
+        self,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int = DEFAULT_LIMIT,
+        max_scan: int = SCAN,
+        **filters: Any,
+    ) -> Page:
+        """See `Session.read`."""
+        return self._with_linked(*self._page(slicing.first, after, before, limit, filters, max_scan))
+
+    def selected(
+        self,
+        *,
+        after: int = 0,
+        before: int | None = None,
+        limit: int = DEFAULT_LIMIT,
+        max_scan: int = SCAN,
+        **filters: Any,
+    ) -> Page:
+        """What `read` gives without what links lead to: page after page, each event once."""
+        return self._page(slicing.first, after, before, limit, filters, max_scan)[0]
+
+    def event(self, seq: int) -> Event | None:
+        """The event at `seq`, or None where the slice does not select it."""
+        page = self.selected(after=seq - 1, before=seq + 1, limit=1)
+        return page[0] if page else None
+
+    def shows(self, event: Event) -> bool:
+        """Whether the slice selects an event."""
+        return event.session in self._session_names() and self.event(event.seq) is not None
+
+    def shown(self, event: Event) -> Event | None:
+        """The event as the slice shows it; None where it is not selected."""
+        return self.event(event.seq) if event.session in self._session_names() else None
+
+    def admitted(self, event: Event) -> Event | None:
+        """An event as the slice may show it to who was led to it; None where a ceiling keeps it back.
+
+        So are events shown that others name by a link that the view follows, and claims: whether or not they are
+        selected.
+        """
+        with self._reader.database.read() as connection:
+            pos = value(connection, reading.SELECT_POS, (id_bytes(event.id),))
+            rows = [] if pos is None else self._below(connection, [pos])
+        return next(iter(self._events(rows)), None)
+
+    def jsonl(self, *, after: int = 0, before: int | None = None) -> Iterator[bytes]:
+        """The lines of what the slice selects, in order, in constant memory."""
+        place: int | None = after
+        while place is not None:
+            page = self.selected(after=place, before=before)
+            yield from (event.line for event in page)
+            place = page.next
+
+    def content(self, event: Event) -> Any:
+        """See `Session.content`. Raises NotAuthorized for what the slice does not show."""
+        shown = self._require(event)
+        payload = shown.require_payload()
+        found = next((key for key in ("body", "args", "result", "value") if key in payload), None)
+        if found is None and shown.withheld:
+            raise NotAuthorized(self.reader or self.label, f"the view {self.label} shows no content of it")
+        if "truncated" in payload:
+            return strictjson.load(self._reader.blob(event, WHOLE_VALUE))
+        return None if found is None else payload[found]
+
+    def attachment(self, event: Event, index: int = 0) -> bytes:
+        """See `Session.attachment`. Raises NotAuthorized for what the slice does not show."""
+        shown = self._require(event)
+        if shown.withheld and not shown.attachments:
+            raise NotAuthorized(self.reader or self.label, f"the view {self.label} shows no attachments")
+        if index < 0:
+            raise UnknownReference("attachments", str(index))
+        return self._reader.blob(event, FIRST_ATTACHMENT + index)
+
+    def explain(self, event: Event) -> Explanation:
+        """Why the slice shows an event, or does not. Raises UnknownReference for an event of another session."""
+        with self._reader.database.read() as connection:
+            row = self._row(connection)
+            segment = None if row is None else row.segment_of(event.seq)
+            if row is None or segment is None or segment.name != event.session:
+                raise UnknownReference("event", event.id)
+            withheld = tuple(key for key in event.content if not self._grants(key, event.content))
+            asked = self._asked(connection, row)
+            return explaining.explain(connection, asked, segment.number, event, withheld)
+
+    def state(self, projection: str | Projection = "state") -> Any:
+        """What a projection says of the events that the slice selects, and of no others: folded from the first on."""
+        wanted = self._projection(projection) if isinstance(projection, str) else projection
+        state = wanted.begin()
+        place: int | None = 0
+        while place is not None:
+            page = self.selected(after=place)
+            for event in page:
+                if wanted.needs(event):
+                    found = wanted.fold(state, event)
+                    state = state if found is None else found
+            place = page.next
+        copied = strictjson.load(strictjson.dump(state))
+        return copied if wanted.render is None else wanted.render(copied, _Looking(self._reader, self))
+
+    def __repr__(self) -> str:
+        return f"<session {self.id} through {self.label}>"
+
+    # What stands behind the calls above.
+
+    def _page(
+        self, walk: Any, after: int, before: int | None, limit: int, filters: Mapping[str, Any], scan: int
+    ) -> tuple[Page, list[int]]:
+        """A page of what is selected, and the positions of its events."""
+        if limit < 0:
+            raise ValueError("a number of events is 0 or more")
+        if scan < 1:
+            raise ValueError("a read looks at 1 event or more")
+        wanted = reading.check_filters(filters)
+        end = self._through.upto + 1 if before is None else min(before, self._through.upto + 1)
+        with self._reader.database.read() as connection:
+            row = self._row(connection)
+            if row is None:
+                return Page(), []
+            asked = self._compiled(connection, row, wanted)
+            window = (max(min(after, LAST_SEQ), 0), min(end, LAST_SEQ))
+            found: Sliced = walk(connection, row, asked, window, min(limit, LAST_SEQ), scan)
+            rows = slicing.rows(connection, found.places)
+        page = Page(self._events(rows))
+        page.next = _next(walk is slicing.last, page, limit, found.stopped_at)
+        return page, [pos for _, (_, pos) in found.places]
+
+    def _events(self, rows: Iterable[tuple[str, list[reading.Row]]]) -> list[Event]:
+        opened = (event for name, some in rows for event in self._reader.opener.events(name, some))
+        return [self._limited(event) for event in opened]
+
+    def _limited(self, event: Event) -> Event:
+        payload = self.view.payload
+        if _EVERY_KEY in payload:
+            return event
+        return event.showing([key for key in event.content if self._grants(key, event.content)])
+
+    def _grants(self, key: str, content: Mapping[str, Any]) -> bool:
+        """Whether a payload key is shown. What says that a value is a preview goes with the value."""
+        payload = self.view.payload
+        if key == "truncated":
+            return any(main in content and self._grants(main, content) for main in _MAIN)
+        return _EVERY_KEY in payload or key in payload
+
+    def _row(self, connection: Connection) -> SessionRow | None:
+        return self._reader.row(connection, self.id)
+
+    def _session_names(self) -> frozenset[str]:
+        with self._reader.database.read() as connection:
+            row = self._row(connection)
+        return frozenset(part.name for part in row.line) if row is not None else frozenset()
+
+    def _require(self, event: Event) -> Event:
+        shown = self.shown(event)
+        if shown is None:
+            raise NotAuthorized(self.reader or self.label, f"the view {self.label} does not show {event.id}")
+        return shown
+
+    def _asked(self, connection: Connection, row: SessionRow) -> Asked:
+        through, view = self._through, self.view
+        reader = through.reader
+        if reader is None or not view.asks_who_reads:
+            return Asked(view, through.purpose, reader, frozenset(), frozenset(), frozenset())
+        held = roles.roles_of(connection, row, reader) if through.role is None else [through.role]
+        through.tenures.advance(connection, row, through.upto)
+        own = through.tenures.of(reader)
+        addressed = roles.addresses(reader, held)
+        return Asked(view, through.purpose, reader, addressed, own, through.tenures.awaited(own))
+
+    def _compiled(self, connection: Connection, row: SessionRow, filters: Mapping[str, str]) -> Compiled:
+        asked = self._asked(connection, row)
+        key = (
+            asked.addressed,
+            asked.own,
+            asked.awaited,
+            tuple(filters.items()),
+            self._reader.names.newest(connection),
+        )
+        if self._known is None or self._known[0] != key:
+            self._known = key, compiling.compiled(connection, self._reader.names, asked, filters)
+        return self._known[1]
+
+    def _with_linked(self, page: Page, positions: list[int]) -> Page:
+        """The page with what its events name by the links that the view follows."""
+        types = [number for number, name in enumerate(LINKS, 1) if name in self.view.links]
+        if not types or not page:
+            return page
+        with self._reader.database.read() as connection:
+            rows = self._below(connection, slicing.linked(connection, positions, types, MOST_LINKED))
+        return _merged(page, self._events(rows))
+
+    def _with_calls(self, page: Page) -> Page:
+        """The page with the calls that its results answer, where they are below the ceilings."""
+        there = {event.id for event in page}
+        wanted = [event.call_id for event in page if event.call_id and event.call_id not in there]
+        if not wanted:
+            return page
+        with self._reader.database.read() as connection:
+            targets = [value(connection, reading.SELECT_POS, (id_bytes(call),)) for call in wanted]
+            rows = self._below(connection, [pos for pos in targets if pos is not None])
+        return _merged(page, self._events(rows))
+
+    def _below(self, connection: Connection, positions: list[int]) -> list[tuple[str, list[reading.Row]]]:
+        """The rows of those of some events that the session has and no ceiling keeps back."""
+        row = self._row(connection)
+        if row is None:
+            return []
+        ceiling = self._compiled(connection, row, {}).ceiling
+        return slicing.rows(
+            connection, slicing.below(connection, row, positions, ceiling, self._through.upto)
+        )
+
+
+class _Looking(Look):
+    """What a rendering may look up in a slice: what the slice shows."""
+
+    def __init__(self, reader: Reader, slice_: Slice) -> None:
+        super().__init__(reader, None)
+        self._slice = slice_
+
+    def events(self, seqs: Iterable[int]) -> dict[int, Event]:
+        """Events by seq, as the slice shows them."""
+        found = ((seq, self._slice.event(seq)) for seq in dict.fromkeys(seqs))
+        return {seq: event for seq, event in found if event is not None}
+
+    def named(self, event_ids: Iterable[str]) -> dict[str, Event]:
+        """Events by id, as the slice shows them."""
+        found = ((event_id, self._slice.shown(event)) for event_id, event in super().named(event_ids).items())
+        return {event_id: event for event_id, event in found if event is not None}
+
+    def shown(self, event: Event) -> dict[str, Any]:
+        """The value of a mutation as keys of a rendering, or that the view withholds it."""
+        if event.withheld and "value" not in event.content:
+            return {"withheld": True}
+        return super().shown(event)
+
+
+def _check(through: Through, session_id: str) -> None:
+    view, who = through.view, through.reader
+    if who is None and view.asks_who_reads:
+        raise InvalidEvent("/reader", f"the view {view.label} selects by who reads: name an agent")
+    if view.sessions and session_id not in view.sessions:
+        raise NotAuthorized(who or view.label, f"the view {view.label} is not for the session {session_id}")
+    if view.purpose not in (None, ANY_PURPOSE, through.purpose):
+        raise NotAuthorized(who or view.label, f"the view {view.label} is for the purpose {view.purpose}")
+
+
+def _merged(page: Page, more: Iterable[Event]) -> Page:
+    by_seq = {event.seq: event for event in more} | {event.seq: event for event in page}
+    whole = Page(by_seq[seq] for seq in sorted(by_seq))
+    whole.next = page.next
+    return whole
+
+
+def _next(is_tail: bool, page: Page, limit: int, stopped_at: int | None) -> int | None:
+    if is_tail:
+        first = page[0].seq if len(page) == limit > 0 else 0
+        return first if first > 1 else stopped_at
+    return page[-1].seq if len(page) == limit > 0 else stopped_at
