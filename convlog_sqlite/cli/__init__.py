@@ -44,6 +44,7 @@ VERBS: Final = {
         "people", "reject", "people", "convlog reject 0197a3c4 --as alice --body 'Not on a Friday.'"
     ),
     "why": Entry("people", "why", "people", "convlog why 0197a3c4"),
+    "memory": Entry("memory", "memory", "people", "convlog memory promote 0197a3c4 --by backend"),
     "status": Entry("care", "status", "care", "convlog status"),
     "verify": Entry("care", "verify", "care", "convlog verify --anchor head.json"),
     "redact": Entry(
