@@ -61,6 +61,7 @@ from convlog_sqlite.errors import (
     SchemaTooNew,
     ScrubFailed,
     SessionRemoved,
+    StaleContext,
     StateConflict,
     StoreBusy,
     StoreClosed,
@@ -82,28 +83,34 @@ from convlog_sqlite.events import Corrupt, Erased, Event, Live, Locked, Lost, Pa
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.importing import HARNESSES, ImportReport, import_transcripts
 from convlog_sqlite.kek import KeySource
+from convlog_sqlite.listeners import Listener, News
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.moment import Moment
+from convlog_sqlite.participants import Participant
 from convlog_sqlite.projections.differences import Discrepancy
 from convlog_sqlite.projections.projection import Look, Projection
+from convlog_sqlite.recalling import Seen
 from convlog_sqlite.redaction import Redaction
 from convlog_sqlite.remembering import Claim
 from convlog_sqlite.replaying import Replayed
 from convlog_sqlite.residue import Residue
 from convlog_sqlite.retention import RetentionPolicy
 from convlog_sqlite.scrubbing import Scrubber
-from convlog_sqlite.session import EventKeys, Filters, Session
+from convlog_sqlite.session import Session
 from convlog_sqlite.store.fences import Fence
 from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page, SessionSummary
+from convlog_sqlite.store.readings import Reading
 from convlog_sqlite.store.reserved import Hold
 from convlog_sqlite.store.sessions import RemovedSession
 from convlog_sqlite.store.tracing import Edge, Trace
 from convlog_sqlite.strictjson import parse as parse_json
+from convlog_sqlite.verbs import EventKeys, Filters
 
 if TYPE_CHECKING:
     from convlog_sqlite.aio import AsyncConversationLog, AsyncSession
+    from convlog_sqlite.aio_joining import AsyncListener, AsyncParticipant
     from convlog_sqlite.aio_keys import AsyncStoreKeys
     from convlog_sqlite.aio_moment import AsyncMoment
     from convlog_sqlite.aio_views import AsyncSlice
@@ -116,7 +123,9 @@ if TYPE_CHECKING:
 # Imported when first asked for: asyncio alone takes as long as the rest of the package; keys are seldom looked after.
 _LATER: Final = {
     "AsyncConversationLog": "convlog_sqlite.aio",
+    "AsyncListener": "convlog_sqlite.aio_joining",
     "AsyncMoment": "convlog_sqlite.aio_moment",
+    "AsyncParticipant": "convlog_sqlite.aio_joining",
     "AsyncSession": "convlog_sqlite.aio",
     "AsyncStoreKeys": "convlog_sqlite.aio_keys",
     "KeyChange": "convlog_sqlite.store_keys",
@@ -135,7 +144,9 @@ __all__ = [
     "HARNESSES",
     "Anchor",
     "AsyncConversationLog",
+    "AsyncListener",
     "AsyncMoment",
+    "AsyncParticipant",
     "AsyncSession",
     "AsyncSlice",
     "AsyncStoreKeys",
@@ -187,6 +198,7 @@ __all__ = [
     "KeystoreReplaced",
     "KeystoreTruncated",
     "KeystoreUnusable",
+    "Listener",
     "Live",
     "Locked",
     "Look",
@@ -194,12 +206,14 @@ __all__ = [
     "Mirror",
     "MirrorBusy",
     "Moment",
+    "News",
     "NoReply",
     "NotAStore",
     "NotAuthorized",
     "NotPerformed",
     "Page",
     "PairingError",
+    "Participant",
     "Payload",
     "PayloadCorrupt",
     "PayloadErased",
@@ -210,6 +224,7 @@ __all__ = [
     "Projection",
     "ProjectionFailed",
     "PromotionRefused",
+    "Reading",
     "Receipt",
     "Recovery",
     "Redaction",
@@ -222,12 +237,14 @@ __all__ = [
     "SchemaTooNew",
     "ScrubFailed",
     "Scrubber",
+    "Seen",
     "Select",
     "Session",
     "SessionRemoved",
     "SessionSummary",
     "Settlement",
     "Slice",
+    "StaleContext",
     "StateConflict",
     "StateDifference",
     "StoreBusy",

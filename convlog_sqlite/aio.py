@@ -19,17 +19,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
+from convlog_sqlite.accepting import Hears
 from convlog_sqlite.aio_acting import AsyncActing
 from convlog_sqlite.aio_backup import AsyncBackingUp
 from convlog_sqlite.aio_erasing import AsyncErasing
+from convlog_sqlite.aio_joining import AsyncJoining
 from convlog_sqlite.aio_labelling import AsyncLabelling
-from convlog_sqlite.aio_memory import AsyncRecalling, AsyncRemembering
+from convlog_sqlite.aio_memory import AsyncRecollecting, AsyncRemembering
 from convlog_sqlite.aio_moment import AsyncMoment
 from convlog_sqlite.aio_replaying import AsyncReplaying
 from convlog_sqlite.aio_state import AsyncProjecting, AsyncStates
@@ -44,21 +47,21 @@ from convlog_sqlite.kek import KeySource
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.moment import DEFAULT_LIMIT
 from convlog_sqlite.scrubbing import Scrubber
-from convlog_sqlite.session import Filters, Session, Verbs
+from convlog_sqlite.session import Session
 from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reading import SCAN
 from convlog_sqlite.store.tracing import Trace
+from convlog_sqlite.tenancy import require_own
 from convlog_sqlite.threads import Appender, Result, Threads
 from convlog_sqlite.tracing import DEFAULT_TRACE
+from convlog_sqlite.verbs import Filters
 
 _READERS: Final = 4
 _FINDINGS_AT_ONCE: Final = 100
 
 
-class AsyncSession(
-    Verbs[Awaitable[Event]], AsyncActing, AsyncStates, AsyncThrough, AsyncReplaying, AsyncRemembering
-):
+class AsyncSession(AsyncJoining, AsyncActing, AsyncStates, AsyncThrough, AsyncReplaying, AsyncRemembering):
     """The twin of Session: the same verbs, awaited. Made by `AsyncConversationLog.session`."""
 
     _log: AsyncConversationLog
@@ -145,51 +148,6 @@ class AsyncSession(
             for line in block:
                 yield line
 
-    async def ask(
-        self,
-        body: str,
-        *,
-        agent: str,
-        to: str,
-        task_id: str | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109 as in `Session.ask`
-    ) -> Event:
-        """See `Session.ask`."""
-        return await self.reply_to(
-            await self.request(body, agent=agent, to=to, task_id=task_id), timeout=timeout
-        )
-
-    async def reply_to(
-        self,
-        request: Event | str,
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109 as in `Session.reply_to`
-    ) -> Event:
-        """See `Session.reply_to`. Has a thread of its own while it waits."""
-        waiter = await self._log.make(self._log.sync.waiter, Waiter.close)
-        return await self._waiting(waiter, lambda: self._session.reply_by(waiter, request, timeout))
-
-    async def approved(
-        self,
-        proposal: Event | str,
-        *,
-        timeout: float | None = None,  # noqa: ASYNC109 as in `Session.approved`
-    ) -> Event:
-        """See `Session.approved`. Has a thread of its own while it waits."""
-        waiter = await self._log.make(self._log.sync.waiter, Waiter.close)
-        return await self._waiting(waiter, lambda: self._session.approval_by(waiter, proposal, timeout))
-
-    async def _waiting(self, waiter: Waiter, call: Callable[[], Event]) -> Event:
-        thread = Threads("asker", 1)
-        try:
-            return await thread.run(call)
-        finally:
-            waiter.interrupt()
-            # Runs behind the wait that was interrupted, if there was one.
-            closed = thread.run(waiter.close)
-            thread.stop()
-            await asyncio.shield(closed)
-
     async def follow(
         self,
         after: int | None = None,
@@ -223,7 +181,7 @@ def _close(pages: Generator[Page, None, None], close: Callable[[], None]) -> Non
 
 
 class AsyncConversationLog(
-    AsyncLabelling, AsyncErasing, AsyncProjecting, AsyncBackingUp, AsyncViewing, AsyncRecalling
+    AsyncLabelling, AsyncErasing, AsyncProjecting, AsyncBackingUp, AsyncViewing, AsyncRecollecting
 ):
     """The twin of ConversationLog. Opened by `async with`; several tasks and loops may use it."""
 
@@ -246,19 +204,13 @@ class AsyncConversationLog(
         keys: str | Path | None = None,
         scrub: bool | Scrubber = False,
         kek: KeySource | None = None,
+        tenant: str | None = None,
     ) -> Self:
         """See `ConversationLog.open`; the store is opened by `async with`."""
-        return cls(
-            lambda: ConversationLog.open(
-                path,
-                create=create,
-                durability=durability,
-                read_only=read_only,
-                keys=keys,
-                scrub=scrub,
-                kek=kek,
-            )
+        opened = partial(
+            ConversationLog.open, path, create=create, durability=durability, read_only=read_only
         )
+        return cls(partial(opened, keys=keys, scrub=scrub, kek=kek, tenant=tenant))
 
     @classmethod
     def ephemeral(cls, *, scrub: bool | Scrubber = False) -> Self:
@@ -306,7 +258,7 @@ class AsyncConversationLog(
     def session(self, session_id: str, *, tenant: str | None = None) -> AsyncSession:
         """The session `session_id`. Whether it is another tenant's shows at the first append."""
         check_session_id(session_id)
-        return AsyncSession(self, Session(self.sync, session_id, tenant))
+        return AsyncSession(self, Session(self.sync, session_id, require_own(self.sync.tenant, tenant)))
 
     async def sessions(self) -> list[SessionSummary]:
         """See `ConversationLog.sessions`."""
@@ -361,11 +313,13 @@ class AsyncConversationLog(
             for finding in some:
                 yield finding
 
-    async def append_drafts(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> list[Event]:
+    async def append_drafts(
+        self, session: str, tenant: str | None, drafts: Sequence[Draft], heard: Hears = None
+    ) -> list[Event]:
         """Record drafts in one session, all or none. `AsyncSession.append` and `append_many` are this."""
         if self._appender is None:
             raise StoreClosed("the log", "use it inside `async with`")
-        return await self._appender.append((session, tenant, drafts))
+        return await self._appender.append((session, tenant, drafts, heard))
 
     async def run(self, call: Callable[[], Result]) -> Result:
         """The result of a blocking call, made in a reader's thread. Raises StoreClosed."""

@@ -88,7 +88,7 @@ class AsyncRemembering:
         return await self._log.run(lambda: self._session.memory(scope, whole=whole))
 
 
-class AsyncRecalling:
+class AsyncRecollecting:
     """The part of an async log that knows its memory."""
 
     @property

@@ -33,6 +33,7 @@ from convlog_sqlite.redaction import Redactor
 from convlog_sqlite.store import opening
 from convlog_sqlite.store.committing import Writer
 from convlog_sqlite.store.reader import Reader
+from convlog_sqlite.tenancy import whole_store
 
 Progress = Callable[[int, int], None]
 
@@ -73,6 +74,7 @@ class BackingUp:
     """The part of a log that takes backups. `ConversationLog` is one."""
 
     path: Path | None
+    tenant: str | None
     reader: Reader
     _store: opening.Store
     _clock: Clock
@@ -82,6 +84,7 @@ class BackingUp:
     @abstractmethod
     def _prove(self, reader: Reader) -> list[Finding]: ...
 
+    @whole_store
     def backup(
         self,
         destination: str | Path,

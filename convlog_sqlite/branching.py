@@ -100,6 +100,8 @@ class Branching:
         Takes as long as what they have since, and holds none of it. Raises UnknownReference.
         """
         reader = self.reader
+        for session in (a, b):
+            reader.require_session(session)
         seq = comparing.shared(reader.database, a, b)
         shared = reader.read(a, seq - 1, seq + 1, 1, {}) if seq else []
         states = comparing.states_since(reader.database, a, b, seq)

@@ -115,7 +115,7 @@ def reply(
     asked, after = reader.event(request), 0
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
-        while found := tracing.replies(reader.database, reader.opener, asked.id, after):
+        while found := tracing.replies(reader.database, reader.opener, asked.id, after, reader.tenant):
             for after, event in found:  # noqa: B007 where the next look goes on
                 if event.agent != asked.agent and (not performatives or event.performative in performatives):
                     return event

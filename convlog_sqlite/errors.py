@@ -33,6 +33,7 @@
     │  ├─ IdempotencyConflict  the key was used for other content
     │  ├─ PairingError         the tool call cannot take this result
     │  ├─ StateConflict        what it was decided on no longer stands
+    │  ├─ StaleContext         others wrote what its author has not heard
     │  ├─ NotAuthorized        no valid approval, or not this agent's to give
     │  ├─ PromotionRefused     rules forbid that a claim becomes memory
     │  ├─ EffectTransitionError  an effect does not go from that state to this one
@@ -335,6 +336,19 @@ class StateConflict(Refused):
         found = ", ".join(self.heads) or "nothing"
         held = "" if holder is None else f"; {holder} holds it"
         super().__init__(f"/state_key: {state_key} stands at {found}, which was not expected{held}")
+
+
+class StaleContext(Refused):
+    """`agent` had heard the session up to seq `seen`, and not what others wrote since that it was to see.
+
+    `seq` and `event` are those of the oldest such event. Listen, decide anew, and append again.
+    """
+
+    def __init__(self, agent: str, seen: int, seq: int, event: str) -> None:
+        self.agent, self.seen, self.seq, self.event = agent, seen, seq, event
+        super().__init__(
+            f"{agent} has heard the session up to seq {seen}, and not event {seq} ({event}); listen first"
+        )
 
 
 class NotAuthorized(Refused):

@@ -24,6 +24,7 @@ from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.reserved import HOLD_KEY, POLICY_KEY, Hold, Standing, standing
 from convlog_sqlite.store.sessions import RemovedSession
 from convlog_sqlite.store.unrecorded import unrecorded
+from convlog_sqlite.tenancy import whole_store
 from convlog_sqlite.vocabulary import REASONS, STORE_SESSION
 
 Check = Callable[[Standing], None]
@@ -33,6 +34,7 @@ class Keeping:
     """The part of a log that decides what is kept. `ConversationLog` is one."""
 
     path: Path | None
+    tenant: str | None
     reader: Reader
     _store: opening.Store
     _clock: Clock
@@ -54,6 +56,7 @@ class Keeping:
         else:
             writer.look_again()
 
+    @whole_store
     def place_hold(
         self,
         *,
@@ -95,6 +98,7 @@ class Keeping:
         check_name(name, f"/{scope}")
         return scope, subject_digest(self._store.keystore.pepper, name) if scope == "subject" else name
 
+    @whole_store
     def release_hold(self, hold_id: str, *, by: str) -> Hold:
         """End a hold; the hold that ended. Raises UnknownReference when it does not stand."""
         released: list[Hold] = []
@@ -107,10 +111,12 @@ class Keeping:
         self._decide("hold-released", {"hold": hold_id}, by, HOLD_KEY.format(id=hold_id[:64]), check)
         return released[0]
 
+    @whole_store
     def holds(self) -> list[Hold]:
         """The holds that stand, in the order in which they were placed."""
         return list(self._standing().holds.values())
 
+    @whole_store
     def set_policy(self, policy: RetentionPolicy, *, by: str) -> RetentionPolicy:
         """Let a retention policy stand from now on, in place of one with the same id; with its version.
 
@@ -130,6 +136,7 @@ class Keeping:
         )
         return RetentionPolicy.from_stored(policy.to_stored(), versions[0])
 
+    @whole_store
     def remove_policy(self, policy_id: str, *, by: str) -> None:
         """End a retention policy. Raises UnknownReference when it does not stand."""
 
@@ -143,18 +150,22 @@ class Keeping:
         """The sessions that retention removed, by id."""
         return self.reader.removed_sessions()
 
+    @whole_store
     def policies(self) -> list[RetentionPolicy]:
         """The retention policies that stand, by id. A subject is shown as its keyed digest."""
         return policies_of(self._standing())
 
+    @whole_store
     def grant_role(self, grantee: str, role: str, *, by: str) -> None:
         """Let an agent hold a role in every session from now on. Raises NotAuthorized: nobody grants to itself."""
         self._record(role_draft("role-granted", grantee, role, by))
 
+    @whole_store
     def revoke_role(self, holder: str, role: str, *, by: str) -> None:
         """Let an agent no longer hold a role, but for the sessions that grant it themselves."""
         self._record(role_draft("role-revoked", holder, role, by))
 
+    @whole_store
     def apply_retention(self, *, by: str, dry_run: bool = False, keep_derived: bool = False) -> Redaction:
         """Erase what the policies say is due now, as `redact` does; what a hold covers is kept and counted.
 
@@ -168,11 +179,13 @@ class Keeping:
             self._check_writable()
         return self._redactor().retain(by=by, dry_run=dry_run, keep_derived=keep_derived)
 
+    @whole_store
     def exports(self) -> list[str]:
         """The directories that were exported to and not forgotten: where an erasure looks for files."""
         with self._store.database.read() as connection:
             return copies.exports(connection)
 
+    @whole_store
     def forget_export(self, directory: str | Path) -> None:
         """Let a directory of exports be none any more: no erasure waits for it, or looks there.
 
@@ -190,6 +203,7 @@ class Keeping:
             with self._store.database.write() as connection:
                 copies.register(connection, copies.EXPORT, str(root))
 
+    @whole_store
     def record_erasures(self, *, by: str) -> int:
         """Redact each event whose key an erasure destroyed that this log does not know of; how many they were.
 

@@ -16,6 +16,7 @@ from convlog_sqlite.store import opening
 from convlog_sqlite.store.fences import Fence, standing_fences, standing_on
 from convlog_sqlite.store.preparing import Prepared, subject_digest
 from convlog_sqlite.store.reader import Reader
+from convlog_sqlite.tenancy import whole_store
 from convlog_sqlite.vocabulary import LABEL_KIND, LIFTED_KIND, SENSITIVITIES, STORE_SESSION
 
 
@@ -23,6 +24,7 @@ class Labelling:
     """The part of a log that says more of what was recorded. `ConversationLog` is one."""
 
     path: Path | None
+    tenant: str | None
     reader: Reader
     _store: opening.Store
     _mirror: Mirror | None
@@ -59,6 +61,7 @@ class Labelling:
         )
         return self.append_drafts(event.session, None, [label])[0]
 
+    @whole_store
     def lift_fence(self, subject: str, *, by: str) -> Fence:
         """End the fence on a person, by name, so that appends may be about them again; the fence that ended.
 
@@ -86,6 +89,7 @@ class Labelling:
             self._mirror.after_append(STORE_SESSION)
         return lifted[0]
 
+    @whole_store
     def fences(self) -> list[Fence]:
         """The fences that stand, in the order in which they were placed. `redact(subject=..., fence=True)` places one."""
         with self._store.database.read() as connection:

@@ -50,8 +50,10 @@ from convlog_sqlite.filesystem import (
 from convlog_sqlite.follow import Waiter
 from convlog_sqlite.locks import FileLock, KeptLocks
 from convlog_sqlite.rewriting import FILE_NAME, LOCK_SECONDS, Cursor, Rewriting
-from convlog_sqlite.store.committing import Fresh
+from convlog_sqlite.store.copies import OWN_MIRROR
 from convlog_sqlite.store.reader import LINES_AT_ONCE, Reader
+from convlog_sqlite.store.requests import Fresh
+from convlog_sqlite.tenancy import require_whole_store
 
 _RETRY_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 0.001
@@ -195,6 +197,9 @@ class Mirror(Rewriting):
 
     @contextlib.contextmanager
     def _exporting(self) -> Iterator[None]:
+        if self.root.resolve() == (self._store / OWN_MIRROR).resolve():
+            # Whoever appends leaves the writing to an exporter, for all sessions.
+            require_whole_store(self._reader.tenant, "to keep the store's mirror")
         make_private_directory(self.root)
         lock = FileLock(self.root, directory=True)
         try:
@@ -219,6 +224,7 @@ class Mirror(Rewriting):
     @contextlib.contextmanager
     def withdrawn(self) -> Iterator[list[Path]]:
         """Whatever files of ours are left below the root, while nobody else writes there. Raises MirrorBusy."""
+        require_whole_store(self._reader.tenant, "to look at all files")
         if not self.root.exists():
             yield []
             return
@@ -347,6 +353,10 @@ class Mirror(Rewriting):
         self._report(f"{aside}: set aside, it is ahead of the log (was an older database restored?)")
 
     def _session_lock(self, session: str) -> FileLock:
+        if self._reader.tenant is not None:
+            self._reader.require_session(
+                session
+            )  # to this mirror the lines of others are none: it would write that
         try:
             check_session_id(session)  # a database that somebody else made may name any path
         except InvalidEvent as refused:

@@ -15,6 +15,7 @@ from convlog_sqlite.projections.tasks import STATUSES
 from convlog_sqlite.store import folding, opening
 from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.snapshots import Snapshots
+from convlog_sqlite.tenancy import whole_store
 from convlog_sqlite.vocabulary import escaped
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ DEFAULT: Final = "state"
 class Projecting(ABC):
     """The part of a log that computes states. `ConversationLog` is one."""
 
+    tenant: str | None
     reader: Reader
     _store: opening.Store
 
@@ -54,11 +56,13 @@ class Projecting(ABC):
         """What `Session.state` gives."""
         return self._projections.state(session, wanted, at, rebuild=rebuild)
 
+    @whole_store
     def task_kinds(self) -> dict[str, str]:
         """Which kinds of mutation say how far a task is, and which status each stands for."""
         with self._store.database.read() as connection:
             return folding.task_kinds(connection)
 
+    @whole_store
     def set_task_kind(self, kind: str, status: str | None, *, by: str) -> None:
         """Let mutations of a kind, a harness's own, say that a task has this status; None: nothing any more.
 

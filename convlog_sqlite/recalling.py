@@ -1,185 +1,138 @@
-"""Recalling: the claims of all sessions of a log, and what governs them."""
+"""Recalling: what an agent had in front of it when it acted, read again through the view that it read through.
+
+The log keeps of a reading where it began and ended and a digest of the ids. So the slice is shown as it is now, and
+it is known whether it is the one that was read: content that was erased since is erased in it, and where the view
+does not show the same events any more, as after a label that made one more sensitive, the digest says so.
+"""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from convlog_sqlite.database import Connection
-from convlog_sqlite.drafts import Draft, check_name
-from convlog_sqlite.errors import InvalidEvent, NotAuthorized, SessionRemoved, UnknownReference
-from convlog_sqlite.events import Event
-from convlog_sqlite.projections.memories import CONFLICTING, STANDS, mark_conflicts
-from convlog_sqlite.projections.projection import Projection
-from convlog_sqlite.remembering import Claim, retraction
-from convlog_sqlite.store import memories, opening
-from convlog_sqlite.store.memories import check_scope, is_wide
+from convlog_sqlite.database import Connection, fetch, value
+from convlog_sqlite.errors import UnknownReference
+from convlog_sqlite.events import Erased, Event, Live
+from convlog_sqlite.listeners import Slice
+from convlog_sqlite.store import points, readings
+from convlog_sqlite.store.names import SELECT_NAME
+from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Reader
-from convlog_sqlite.vocabulary import CEILING_KIND, PROMOTED_KIND, SENSITIVITIES, STORE_SESSION
+from convlog_sqlite.store.readings import Reading, digest_of
+from convlog_sqlite.store.sessions import SessionRow
 
-if TYPE_CHECKING:
-    from convlog_sqlite.views.slices import Slice
+SELECT_EVENT: Final = """
+SELECT e.pos, v.bytes FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos WHERE e.session = ? AND e.seq = ?"""
 
-_MEMORY: Final = "memory"
-_AGENT: Final = "agent:"
-_STANDING: Final = frozenset({STANDS, CONFLICTING})
-
-Shown = dict[str, Any]
+UNREAD: Final = "unread"
+LAPSED: Final = "lapsed"
+_AT_ONCE: Final = 1000
 
 
-class Recalling:
-    """The part of a log that knows its memory. `ConversationLog` is one."""
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What `agent` had in front of it at seq `at`; `event` is the id of what it wrote there, None where it wrote nothing.
 
-    reader: Reader
-    _store: opening.Store
+    `reading` is what is known of it, and `events` are that slice as it is now, ascending; content that was erased is
+    erased in it, and `erased` are the ids of those that were erased after they were read. `matches` says whether
+    they are the events that were read; where they are not, a view or a label changed what is shown. Where nothing
+    is known, `reading` and `matches` are None and `missing` says why: `unread`, the agent had read nothing that was
+    recorded, or `lapsed`, a retention policy removed it.
+    """
 
-    @abstractmethod
-    def append_drafts(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> list[Event]: ...
-    @abstractmethod
-    def state_of(self, session: str, wanted: str | Projection, at: int | None, *, rebuild: bool) -> Any: ...
-    @abstractmethod
-    def through(
-        self, session: str, view: None, *, reader: str | None, role: str | None, purpose: str | None
-    ) -> Slice: ...
-    @abstractmethod
-    def _record(self, draft: Draft, *, change: Callable[[Connection], None] | None = None) -> None: ...
+    agent: str
+    at: int
+    event: str | None
+    reading: Reading | None
+    events: Sequence[Event] = ()
+    erased: Sequence[str] = ()
+    matches: bool | None = None
+    missing: str | None = None
 
-    def memory(
-        self,
-        scope: str | None = None,
-        *,
-        session: str | None = None,
-        reader: str | None = None,
-        purpose: str | None = None,
-        whole: bool = False,
-    ) -> list[Claim]:
-        """The claims that stand (of one scope), those in conflict too: of every session, or as one session sees them.
+    def to_dict(self) -> dict[str, Any]:
+        """All but the events, as JSON values, without what it does not say."""
+        said: dict[str, Any] = {"agent": self.agent, "at": self.at, "event": self.event}
+        said["reading"] = None if self.reading is None else self.reading.to_dict()
+        said |= {"matches": self.matches, "erased": list(self.erased) or None, "missing": self.missing}
+        return {key: item for key, item in said.items() if item is not None}
 
-        With `reader`, what that agent may be shown: below the ceilings of the view that its role has, for that
-        `purpose`, and no claim for another agent; where the view shows no values, the claims are `withheld`. With
-        `purpose` alone, those that may be used for it. With `whole`, also what was superseded, consolidated,
-        retracted or erased, or has expired. Oldest first in each session.
 
-        Where evidence was erased and the claim was kept, `Claim.evidence` says by which redaction. Raises
-        UnknownReference for a session that does not exist, NotAuthorized for a reader without a role, InvalidEvent.
-        """
-        if scope is not None:
-            check_scope(scope, "/scope")
-        if purpose is not None:
-            check_name(purpose, "/purpose")
-        if session is not None and self.reader.find_session(session) is None:
-            raise UnknownReference("session", session)
-        found = [
-            shown
-            for shown in self._recalled(session)
-            if (scope is None or shown["scope"] == scope)
-            and (whole or shown["status"] in _STANDING)
-            and (purpose is None or reader is not None or purpose in shown.get("purposes", (purpose,)))
-        ]
-        if reader is not None:
-            found = self._shown_to(reader, purpose, found, session)
-        return [Claim.of(shown) for shown in found]
+@dataclass(slots=True)
+class _Found:
+    """Where the agent was, and the reading that it had."""
 
-    def _shown_to(
-        self, reader: str, purpose: str | None, found: Sequence[Shown], session: str | None
-    ) -> list[Shown]:
-        slices: dict[str, Slice] = {}
-        refused: NotAuthorized | None = None
-        named = dict.fromkeys(shown["session"] for shown in found)
-        for name in named or [STORE_SESSION if session is None else session]:
-            try:
-                slices[name] = self.through(name, None, reader=reader, role=None, purpose=purpose)
-            except NotAuthorized as error:  # it may have a role in another of them
-                refused = error
-        if refused is not None and not slices:
-            raise refused
-        return [
-            seen
-            for shown in found
-            if shown["session"] in slices
-            and shown["scope"].removeprefix(_AGENT) in (shown["scope"], reader)
-            and (seen := self._seen(slices[shown["session"]], shown)) is not None
-        ]
+    at: int
+    event: str | None = None
+    reading: Reading | None = None
+    missing: str | None = field(default=None)
 
-    def _seen(self, through: Slice, shown: Shown) -> Shown | None:
-        """A claim as a slice may show it; None where a ceiling keeps it back."""
-        event = through.admitted(self.reader.event(shown["event"]))
-        if event is None:
-            return None
-        if "claim" in shown and "value" not in event.content:
-            return {key: item for key, item in shown.items() if key != "claim"} | {"withheld": True}
-        return shown
 
-    def claim(self, event_id: str) -> Claim:
-        """One claim, whatever became of it, by its event; the first 8 or more digits of the id will do.
+def recall(
+    reader: Reader, session: str, agent: str, at: Point | None, again: Callable[[Reading], Slice]
+) -> Seen:
+    """What an agent had in front of it at a point of a session. `again` gives the slice that a reading was made of.
 
-        Raises UnknownReference, also for an event that is no claim.
-        """
-        event = self.reader.event(event_id)
-        for shown in self._recalled(None) if event.kind == PROMOTED_KIND else ():
-            if shown["event"] == event.id:
-                return Claim.of(shown)
-        raise UnknownReference("claim", event.id)
-
-    def retract(self, claim: Claim | str, *, by: str) -> Event:
-        """Let a claim be memory no more, in its session: see `Session.retract`."""
-        event = self.reader.event(claim.id if isinstance(claim, Claim) else claim)
-        return self.append_drafts(event.session, None, [retraction(event, by)])[0]
-
-    @property
-    def memory_ceiling(self) -> str:
-        """How sensitive evidence may be that claims are made of; confidential, unless it was set."""
-        with self._store.database.read() as connection:
-            code = memories.ceiling(connection)
-        return next(name for name, number in SENSITIVITIES.items() if number == code)
-
-    def set_memory_ceiling(self, sensitivity: str, *, by: str) -> None:
-        """Let claims be made of evidence up to this sensitivity, from now on. What was promoted stays.
-
-        What is restricted stays private in any case. Raises InvalidEvent, StoreError.
-        """
-        if sensitivity not in SENSITIVITIES:
-            raise InvalidEvent("/sensitivity", "one of " + ", ".join(SENSITIVITIES))
-        self._record(
-            Draft(
-                type="mutation",
-                agent=by,
-                kind=CEILING_KIND,
-                state_key="memory-ceiling",
-                value=sensitivity,
-                sensitivity=sensitivity,  # where it is looked up without any content
-            )
+    Raises UnknownReference for a session, point or agent that the log does not know, and what `Session.at` raises.
+    """
+    with reader.database.read() as connection:
+        row = reader.row(connection, session)
+        number = value(connection, SELECT_NAME, (agent,))
+        if row is None or number is None:
+            raise UnknownReference("session" if row is None else "agent", session if row is None else agent)
+        seq = (
+            reader.head_of(connection, row)
+            if at is None
+            else points.place(connection, row, at, reader.tenant)
         )
-
-    def _recalled(self, session: str | None) -> list[Shown]:
-        """The claims of every session as the projection shows them, or those that one session sees."""
-        with self._store.database.read() as connection:
-            names = memories.sessions_with_claims(connection)
-            row = None if session is None else self.reader.row(connection, session)
-        found: dict[str, Shown] = {}
-        ended: dict[str, Shown] = {}
-        for name in dict.fromkeys([*names, *([] if session is None else [session])]):
-            with suppress(SessionRemoved):  # meanwhile
-                for shown in self.state_of(name, _MEMORY, None, rebuild=False):
-                    if is_wide(shown["scope"]) and "ended_by" in shown:
-                        ended[shown["event"]] = shown  # what a fork ended is ended for all
-                    if _is_seen(shown, name, session, None if row is None else row.tenant):
-                        found.setdefault(shown["event"], shown)
-        claims = [ended.get(event_id, shown) for event_id, shown in found.items()]
-        mark_conflicts(claims, _about)
-        return claims
+        found = _find(connection, row, number, agent, seq)
+    if found.reading is None:
+        return Seen(agent, found.at, found.event, None, missing=found.missing)
+    shown = again(found.reading)
+    events = _read(shown, found.reading)
+    matches = len(events) == found.reading.count and digest_of(events) == found.reading.digest
+    if found.reading.pairs and events:
+        events = _with_calls(shown, events)
+    erased = [event.id for event in events if _erased_since(event, found.reading.at)]
+    return Seen(agent, found.at, found.event, found.reading, events, erased, matches)
 
 
-def _is_seen(shown: Shown, name: str, session: str | None, tenant: str | None) -> bool:
-    """Whether a claim that session `name` shows is one that `session` sees; None: whether it is `name`'s own."""
-    if session is None or (is_wide(shown["scope"]) and name != session):
-        return shown["session"] == name and (session is None or shown.get("tenant") == tenant)
-    return name == session
+def _find(connection: Connection, row: SessionRow, number: int, agent: str, seq: int) -> _Found:
+    found = _Found(seq)
+    place = row.segment_of(seq).number, seq
+    for pos, envelope in fetch(connection, SELECT_EVENT, place):
+        event = Event(envelope, Live(b"{}"))
+        if event.agent == agent:
+            found.event = event.id
+            seq -= 1
+            if event.seen is not None:
+                found.reading = readings.informing(connection, pos, event.seen["seq"])
+                if found.reading is None:
+                    found.missing = LAPSED if event.seen["seq"] else UNREAD
+                return found
+    for part in row.line:
+        if found.reading is None:
+            upto = min(seq, part.upto)
+            found.reading = readings.furthest(connection, part.number, number, upto)
+    if found.reading is None:
+        lapsed = readings.has_lapsed(connection, row.number, number)
+        found.missing = LAPSED if lapsed else UNREAD
+    return found
 
 
-def _about(shown: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What claims must have in common to be about the same thing."""
-    place = shown.get("tenant") if is_wide(shown["scope"]) else shown["session"]
-    return is_wide(shown["scope"]), place, shown["scope"], shown["key"]
+def _read(shown: Slice, reading: Reading) -> list[Event]:
+    events: list[Event] = []
+    after: int | None = reading.first - 1
+    while after is not None and reading.count:
+        page = shown.read(after=after, before=reading.last + 1, limit=_AT_ONCE)
+        events += page
+        after = page.next
+    return events
+
+
+def _with_calls(shown: Slice, events: Sequence[Event]) -> list[Event]:
+    return list(shown.tail(len(events), before=events[-1].seq + 1, pairs=True))
+
+
+def _erased_since(event: Event, at: str) -> bool:
+    return isinstance(event.payload, Erased) and event.payload.at >= at

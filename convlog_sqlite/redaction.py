@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -138,7 +138,10 @@ class Redactor:
             decision, intents = eraser.intend(scope, by, reason, override, fencing, keep_derived=keep_derived)
             found = _decided(decision, dry_run=False)
             marks = self._marks(eraser, intents) if verify else None
-            self._finish(eraser, intents, found)
+            # What others left half done is finished too, and is not this caller's to hear of.
+            of_others = [intent for intent in intents if not eraser.is_of(intent, scope.tenant)]
+            self._finish(eraser, of_others, Redaction())
+            self._finish(eraser, [intent for intent in intents if intent not in of_others], found)
             found.wal_truncated = database.truncate_wal()
             if marks is not None:
                 found.residue = search(marks, self._places(database))
@@ -314,7 +317,7 @@ class Redactor:
         if scope.kind != "subject":
             return scope
         pepper = self._store.keystore.pepper
-        return Scope("subject", tuple(subject_digest(pepper, name) for name in scope.names))
+        return replace(scope, names=tuple(subject_digest(pepper, name) for name in scope.names))
 
 
 def fence_event(kind: str, name: str, by: str, pepper: bytes) -> Prepared:
@@ -341,7 +344,7 @@ def _decided(decision: Decision, *, dry_run: bool) -> Redaction:
         decision.already,
         decision.protected,
         dry_run=dry_run,
-        derived=decision.derives,
+        derived=sum(decision.derived.values()),
         derived_kept=decision.kept,
     )
 

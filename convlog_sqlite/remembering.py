@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypedDict
 
 from convlog_sqlite.coordination import identity
 from convlog_sqlite.drafts import ABSENT, Absent, Draft, check_name, is_event_id
@@ -83,6 +83,28 @@ class Claim:
 
     def __repr__(self) -> str:
         return f"<claim {self.scope} {self.key}, {self.status}>"  # never content: reprs end up in logs
+
+
+class PromotedKeys(TypedDict, total=False):
+    """What `promote` takes besides."""
+
+    scope: str | None
+    key: str | None
+    purposes: Sequence[str]
+    expires: datetime | str | None
+
+
+class ProposedKeys(TypedDict, total=False):
+    """What `propose_memory` takes besides."""
+
+    scope: str
+    key: str | None
+    approver: str | None
+    purposes: Sequence[str]
+    sensitivity: str | None
+    expires: datetime | str | None
+    supersedes: Sequence[Event | Claim | str]
+    contested: bool
 
 
 class Remembering(ABC):
@@ -187,6 +209,7 @@ class Remembering(ABC):
                 meta,
                 given | {"supersedes": superseded},
                 state_key=memory_key(meta.scope, meta.key),
+                parent_id=None if proposal is None else proposal.id,
                 purposes=purposes,
             )
         )

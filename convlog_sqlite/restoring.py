@@ -47,6 +47,7 @@ from convlog_sqlite.store.preparing import prepare
 from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.reading import SELECT_STORE_HEAD
 from convlog_sqlite.store.reserved import known_keys
+from convlog_sqlite.tenancy import bound_to, require_whole_store
 from convlog_sqlite.verify import verify
 from convlog_sqlite.vocabulary import RESTORED_KIND, RESTORED_THREAD, STORE_SESSION
 
@@ -111,6 +112,7 @@ def restore(
     pending that a file out of reach holds up; StoreBusy while any handle is open; StoreError. Then nothing changed.
     """
     check_name(by, "/by")
+    require_whole_store(bound_to(None), "restore")
     target = Path(store).absolute() if store is not None else discovery.find() or discovery.default()
     keystore_path = None if keys is None else Path(keys).absolute()
     with _untrusted(Path(backup).absolute()) as path:

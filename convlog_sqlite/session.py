@@ -8,26 +8,28 @@ where nobody can know: append again with the same `idempotency_key` to settle it
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, Unpack
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol, Unpack
 
 from convlog_sqlite import strictjson
-from convlog_sqlite.acting import Acting
-from convlog_sqlite.coordination import Coordinating, Recorded, identity, reply
-from convlog_sqlite.drafts import ABSENT, Absent, Attachment, Draft
+from convlog_sqlite.coordination import identity, reply
+from convlog_sqlite.drafts import Draft
 from convlog_sqlite.errors import NotAuthorized, UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.follow import Waiter
+from convlog_sqlite.joining import Joining
 from convlog_sqlite.moment import DEFAULT_LIMIT, Moment
+from convlog_sqlite.participants import Appending, Author
 from convlog_sqlite.projections import differences
 from convlog_sqlite.projections.differences import Discrepancy
 from convlog_sqlite.projections.projection import Projection
-from convlog_sqlite.remembering import Claim, Remembering
+from convlog_sqlite.remembering import Claim
 from convlog_sqlite.replaying import Pace, Replayed, borders, marked, parts
 from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
 from convlog_sqlite.store.points import Point
-from convlog_sqlite.store.reader import Page, Reader
+from convlog_sqlite.store.reader import Page
 from convlog_sqlite.store.reading import SCAN
+from convlog_sqlite.verbs import Filters
 from convlog_sqlite.vocabulary import ACCEPTANCES, DECISIONS, LAST_SEQ
 
 if TYPE_CHECKING:
@@ -37,56 +39,9 @@ if TYPE_CHECKING:
 _FOLLOW_LIMIT: Final = 500
 
 
-class EventKeys(TypedDict, total=False):
-    """The keys that every append verb takes besides its own."""
+class Log(Appending, Protocol):
+    """What a session needs of the log it belongs to."""
 
-    role: str
-    to: Sequence[str]
-    performative: str
-    thread_id: str
-    task_id: str
-    parent_id: str
-    links: Mapping[str, Sequence[str]]
-    correlation_id: str
-    traceparent: str
-    content_type: str
-    model: str
-    sensitivity: str
-    purposes: Sequence[str]
-    subjects: Sequence[str]
-    source: Mapping[str, str]
-    attachments: Sequence[Attachment]
-    usage: Mapping[str, Any]
-    meta: Mapping[str, Any]
-    idempotency_key: str
-    effect: Mapping[str, str]
-    lease: float
-
-
-class Filters(TypedDict, total=False):
-    """What a read can be narrowed to. All given ones must hold. None is as good as not given.
-
-    `agent`, `task_id`, `thread_id` and `to` (a recipient) have an index; a read with others looks at a
-    bounded number of events and says in `Page.next` where to go on.
-    """
-
-    agent: str | None
-    type: str | None
-    task_id: str | None
-    thread_id: str | None
-    tool: str | None
-    kind: str | None
-    to: str | None
-    performative: str | None
-    correlation_id: str | None
-
-
-class Appending(Protocol):
-    """What a session needs to append: the log it belongs to."""
-
-    reader: Reader
-
-    def append_drafts(self, session: str, tenant: str | None, drafts: Sequence[Draft]) -> list[Event]: ...
     def fork_session(self, session: str, new_id: str, at: Point | None, agent: str) -> Event: ...
     def waiter(self) -> Waiter: ...
     def state_of(self, session: str, wanted: str | Projection, at: int | None, *, rebuild: bool) -> Any: ...
@@ -103,66 +58,12 @@ class Appending(Protocol):
     ) -> Slice: ...
 
 
-class Verbs(Coordinating[Recorded]):
-    """The append verbs, over one `append`. They give what it gives: an Event, or an awaitable of one."""
-
-    def message(self, body: str | Absent = ABSENT, *, agent: str, **keys: Unpack[EventKeys]) -> Recorded:
-        """Record what an agent said."""
-        return self.append(Draft(type="message", agent=agent, body=body, **keys))
-
-    def tool_call(self, tool: str, args: Any = ABSENT, *, agent: str, **keys: Unpack[EventKeys]) -> Recorded:
-        """Record that an agent calls a tool, before the tool runs."""
-        return self.append(Draft(type="tool_call", agent=agent, tool=tool, args=args, **keys))
-
-    def tool_result(
-        self,
-        call: Event | str,
-        result: Any = ABSENT,
-        *,
-        agent: str,
-        status: str = "ok",
-        **keys: Unpack[EventKeys],
-    ) -> Recorded:
-        """Record what a tool gave. `call` is the tool_call or its id; tool, task and thread come from it.
-
-        Raises UnknownReference, and PairingError when the call has a result already.
-        """
-        call_id = identity(call)
-        draft = Draft(type="tool_result", agent=agent, call_id=call_id, result=result, status=status, **keys)
-        return self.append(draft)
-
-    def mutation(
-        self,
-        kind: str,
-        value: Any = ABSENT,
-        *,
-        agent: str,
-        state_key: str | None = None,
-        expect: Event | str | Sequence[str] | Absent | None = ABSENT,
-        **keys: Unpack[EventKeys],
-    ) -> Recorded:
-        """Record a change of state. `kind` is kebab-case.
-
-        With `expect`, it is recorded only if what stands for its state key is that mutation (or those, where
-        agents disagreed; None: nothing), and replaces it. Raises StateConflict, which names what stands.
-        """
-        return self.append(
-            Draft(
-                type="mutation",
-                agent=agent,
-                kind=kind,
-                value=value,
-                state_key=state_key,
-                expect=expect.id if isinstance(expect, Event) else expect,
-                **keys,
-            )
-        )
-
-
-class Session(Verbs[Event], Acting, Remembering):
+class Session(Joining):
     """One session of a log. Made by `ConversationLog.session`; it exists in the store from its first event on."""
 
-    def __init__(self, log: Appending, session_id: str, tenant: str | None) -> None:
+    _log: Log
+
+    def __init__(self, log: Log, session_id: str, tenant: str | None) -> None:
         self._log, self.id, self.tenant = log, session_id, tenant
         self._reader = log.reader
 
@@ -184,6 +85,10 @@ class Session(Verbs[Event], Acting, Remembering):
 
     def _claims(self, scope: str | None, *, whole: bool) -> list[Claim]:
         return self._log.memory(scope, session=self.id, whole=whole) if self.head else []
+
+    def bound(self, author: Author) -> Session:
+        """The session as one in which `author` writes: everything that is recorded goes through it."""
+        return _Bound(self, author)
 
     def _other(self, session_id: str) -> Session:
         return Session(self._log, session_id, self.tenant)
@@ -425,3 +330,15 @@ class Session(Verbs[Event], Acting, Remembering):
 
     def __repr__(self) -> str:
         return f"<session {self.id}>"
+
+
+class _Bound(Session):
+    def __init__(self, session: Session, author: Author) -> None:
+        super().__init__(session._log, session.id, session.tenant)  # noqa: SLF001 it is one of them
+        self._author = author
+
+    def append(self, draft: Draft) -> Event:
+        return self._author.append(draft)
+
+    def append_many(self, drafts: Iterable[Draft]) -> list[Event]:
+        return self._author.append_many(drafts)

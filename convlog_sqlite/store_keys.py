@@ -44,6 +44,7 @@ from convlog_sqlite.rewriting import FILE_NAME
 from convlog_sqlite.slotfile import DiskFile
 from convlog_sqlite.store import copies, opening
 from convlog_sqlite.store.reserved import KnownKeys
+from convlog_sqlite.tenancy import bound_to, require_whole_store
 
 # What is wrong with a keystore, in one word.
 _STATES: Final[dict[type[StoreError], str]] = {
@@ -116,7 +117,11 @@ class StoreKeys:
         kek: KeySource | None = None,
         clock: Clock = system_clock,
     ) -> None:
-        """Raises NotAStore when there is none. `keys` is the keystore, where the store does not say so."""
+        """Raises NotAStore when there is none. `keys` is the keystore, where the store does not say so.
+
+        Raises NotAuthorized where the environment's CONVLOG_TENANT binds this process to a tenant.
+        """
+        require_whole_store(bound_to(None), "the keystore")
         found = Path(path).absolute() if path is not None else discovery.find()
         if found is None:
             raise NotAStore(Path.cwd(), "no convlog store here or above; `convlog init` makes one")

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-from convlog_sqlite.drafts import Draft
+from convlog_sqlite.accepting import Append
 from convlog_sqlite.errors import StoreClosed
 from convlog_sqlite.events import Event
 from convlog_sqlite.log import ConversationLog
@@ -80,8 +80,7 @@ class Threads:
                 self._jobs.put(None)
 
 
-_Append = tuple[str, str | None, Sequence[Draft]]
-_Waiting = tuple[asyncio.AbstractEventLoop, "asyncio.Future[list[Event]]", _Append]
+_Waiting = tuple[asyncio.AbstractEventLoop, "asyncio.Future[list[Event]]", Append]
 
 
 class Appender:
@@ -94,7 +93,7 @@ class Appender:
         self._thread = threading.Thread(target=self._run, name="convlog-appender", daemon=True)
         self._thread.start()
 
-    async def append(self, append: _Append) -> list[Event]:
+    async def append(self, append: Append) -> list[Event]:
         """The events of an append, once they are committed. Raises what refused it."""
         loop = asyncio.get_running_loop()
         # The caller's future may be cancelled; the job in the queue is not: it is committed all the same.

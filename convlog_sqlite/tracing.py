@@ -20,10 +20,11 @@ class Tracing:
     def why(self, event_id: str, *, forward: bool = False, limit: int = DEFAULT_TRACE) -> Trace:
         """What led to an event, back to the roots; `forward`: what came of it. Nearest first, at most `limit` events.
 
-        The first 8 or more digits of an id will do where they are unique. Raises UnknownReference.
+        Of what another tenant's sessions hold, a log that is bound to one shows nothing but that it is named: see
+        `Trace.unknown`. The first 8 or more digits of an id will do where they are unique. Raises UnknownReference.
         """
         if limit < 1:
             raise ValueError("a trace holds 1 event or more")
         reader = self.reader
         walk = tracing.outcomes if forward else tracing.reasons
-        return walk(reader.database, reader.opener, reader.event(event_id).id, limit)
+        return walk(reader.database, reader.opener, reader.event(event_id).id, limit, reader.tenant)

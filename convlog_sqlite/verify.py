@@ -20,6 +20,7 @@ It yields findings and never stops at the first. Severity `fault` is something t
     pairing            a result without its call, a call with two results, a wrong list of open calls
     keystore-locked    content could not be checked: the key-encryption key is not here
     effect             the table of effects is not what the envelopes say: see `effect_check`
+    reading            what was read is not what was there, or an event does not name the reading it rests on
     removal            a removed session still has rows, a key or a file, or the log does not say that it was removed
     projection         what is kept of a projection is not what the events give; only checked when asked for
     mirror-differs     a mirror file is not what the log says
@@ -34,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from convlog_sqlite import canonical, effect_check, fork_check, sealing, tombstones
+from convlog_sqlite import canonical, effect_check, fork_check, reading_check, sealing, tombstones
 from convlog_sqlite import walk as walks
 from convlog_sqlite.anchor_check import anchor_findings
 from convlog_sqlite.database import fetch, value
@@ -139,6 +140,9 @@ def verify(
         yield from _pairing(walk)
         yield from _tombstones(walk)
         yield from _effects(walk)
+        for session, seq, detail in reading_check.wrong_readings(reader):
+            if walk.is_wanted(session):
+                yield Finding("reading", detail, session, seq)
         yield from (found for found in fork_check.fork_findings(reader) if walk.is_wanted(found.session))
     except StoreCorrupt as damaged:
         yield Finding(

@@ -15,6 +15,7 @@ from convlog_sqlite.store import opening, reserved, roles
 from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.sessions import SessionRow
 from convlog_sqlite.store.tenures import Tenures
+from convlog_sqlite.tenancy import whole_store
 from convlog_sqlite.vocabulary import LAST_SEQ
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Viewing(ABC):
     """The part of a log that shows a reader what is valid for it. `ConversationLog` is one."""
 
     reader: Reader
+    tenant: str | None
     _store: opening.Store
 
     @property
@@ -39,6 +41,7 @@ class Viewing(ABC):
     @abstractmethod
     def _record(self, draft: Draft, *, change: Callable[[Connection], None] | None = None) -> None: ...
 
+    @whole_store
     def define_view(self, view: View, *, by: str) -> View:
         """Let a view stand from now on, in place of one with the same name; with its version.
 
@@ -61,7 +64,7 @@ class Viewing(ABC):
         return View.from_stored(view.to_stored(), version[0])
 
     def views(self) -> list[View]:
-        """The views that stand, by name: those that ship with convlog, and those of the store."""
+        """The views that stand, by name: those that ship with convlog, and those of the store; of a tenant's, its own."""
         return [view for _, view in sorted(self._views().standing.items())]
 
     def view(self, name: str) -> View:
@@ -106,7 +109,7 @@ class Viewing(ABC):
     def _views(self) -> Views:
         from convlog_sqlite.views import defining  # noqa: PLC0415 a log may be read through no view
 
-        return defining.read(self._store.database, self.reader.opener)
+        return defining.read(self._store.database, self.reader.opener).of(self.tenant)
 
     @cached_property
     def _remembered(self) -> OrderedDict[str, Tenures]:

@@ -65,6 +65,16 @@ PROPOSED_KIND: Final = "memory-proposed"
 PROMOTED_KIND: Final = "memory-promoted"
 RETRACTED_KIND: Final = "memory-retracted"
 CEILING_KIND: Final = "memory-ceiling-set"
+JOINED_KIND: Final = "agent-joined"
+LEFT_KIND: Final = "agent-left"
+EXPIRED_KIND: Final = "readings-expired"
+# What a session asks of participants, and the mutation that says so.
+LISTENING_KINDS: Final = {
+    "require": "listening-required",
+    "warn": "listening-warned",
+    "off": "listening-off",
+}
+LISTENING_KEY: Final = "session/listening"
 RESTORED_KIND: Final = "store-restored"
 RESTORED_THREAD: Final = "restored"  # by which the newest is found
 
@@ -94,6 +104,7 @@ KINDS: Final = {
     "state-set": "a piece of state has a new value",
     "context-compacted": "a harness replaced older context by a summary",
     "effect-*": "a step of an effect in the outside world",
+    "listening-*": "what the session asks of participants that have not heard the others: required, warned or off",
     "redaction": "content was erased",
     "event-labelled": "an event is about more people, or more sensitive, than it says",
     "memory-proposed": "a claim is to become memory, once another agent accepts it",
@@ -105,6 +116,7 @@ KINDS: Final = {
     "policy-removed": "a retention policy ended",
     "hold-placed": "content must not be erased",
     "hold-released": "a hold ended",
+    "readings-expired": "retention removed what is known of older readings",
     "session-removed": "retention removed a closed session, whole",
     "subject-fenced": "nothing more is to be recorded about a person",
     "fence-lifted": "a fence ended",
@@ -132,6 +144,11 @@ def unescaped(part: str) -> str:
 def role_key(agent: str, role: str) -> str:
     """The state key of a role that an agent holds."""
     return f"role/{escaped(agent)}/{escaped(role)}"
+
+
+def agent_key(agent: str) -> str:
+    """The state key of an agent's part in a session."""
+    return f"agent/{agent}"
 
 
 def dependency_key(task_id: str, on: str) -> str:

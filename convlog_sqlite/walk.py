@@ -15,7 +15,13 @@ from convlog_sqlite.database import Connection, fetch, value
 from convlog_sqlite.instants import from_microseconds, id_bytes, id_text, to_microseconds
 from convlog_sqlite.store.preparing import flags
 from convlog_sqlite.store.reader import Reader
-from convlog_sqlite.store.reading import EFFECT_FACET, PROPOSAL_FACET, SUBJECT_FACET, correlation_digest
+from convlog_sqlite.store.reading import (
+    EFFECT_FACET,
+    EFFECT_WORD,
+    PROPOSAL_FACET,
+    SUBJECT_FACET,
+    correlation_digest,
+)
 from convlog_sqlite.vocabulary import DEFAULT_SENSITIVITY, LINKS, PROPOSALS, SENSITIVITIES, TYPE_NAMES
 
 WALK: Final = """
@@ -182,7 +188,7 @@ def _posted(walk: Walk, row: Row, said: dict[str, Any]) -> set[_Address]:
     if said.get("performative") in PROPOSALS:
         addresses.add((row.session, PROPOSAL_FACET, row.performative, row.seq))
     if "effect" in said:
-        addresses.add((row.session, EFFECT_FACET, walk.numbers.get(said["effect"]["state"]), row.seq))
+        addresses.add((row.session, EFFECT_FACET, walk.numbers.get(EFFECT_WORD), row.seq))
     return addresses
 
 

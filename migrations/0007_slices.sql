@@ -8,7 +8,7 @@ DROP VIEW agents;
 DROP VIEW threads;
 
 -- One row for each way to look an event up: facet 1 agent, 2 task, 3 thread, 4 recipient, 5 subject, 6 kind,
--- 7 performative where it proposes or decides, 8 the state that a step gives an effect.
+-- 7 performative where it proposes or decides, 8 the word effect, for a step of one.
 CREATE TABLE posted (
     session INTEGER NOT NULL,
     facet   INTEGER NOT NULL CHECK (facet BETWEEN 1 AND 8),
@@ -38,9 +38,9 @@ UPDATE event SET flags = coalesce((
 CREATE TRIGGER event_update BEFORE UPDATE ON event
 BEGIN SELECT raise(ABORT, 'append-only'); END;
 
-INSERT OR IGNORE INTO name (text) VALUES ('proposed'), ('attempted'), ('committed'), ('compensated');
-INSERT INTO posting SELECT e.session, 8, n.id, e.seq FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
-CROSS JOIN name AS n ON n.text = json_extract(CAST(v.bytes AS TEXT), '$.effect.state') WHERE e.flags & 8;
+INSERT OR IGNORE INTO name (text) VALUES ('effect');
+INSERT INTO posting SELECT e.session, 8, n.id, e.seq FROM event AS e CROSS JOIN name AS n
+WHERE e.flags & 8 AND n.text = 'effect';
 
 -- What an event may be used for; nothing stands here for most, which may be used for anything.
 CREATE TABLE purpose (

@@ -17,6 +17,8 @@ CREATE INDEX intent_event_pos ON intent_event (pos);
 
 CREATE INDEX link_target ON link (target, type);
 
+CREATE INDEX reading_place ON reading (session, reader, upto);
+
 CREATE UNIQUE INDEX snapshot_place ON snapshot (session, projection, version, seq);
 
 CREATE INDEX tombstone_redaction ON tombstone (redaction);
@@ -95,6 +97,12 @@ CREATE TABLE idempotency (
     pos    INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+CREATE TABLE informed (
+    reading INTEGER NOT NULL,
+    pos     INTEGER NOT NULL,
+    PRIMARY KEY (reading, pos)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE intent (
     id      BLOB PRIMARY KEY CHECK (length(id) = 16), -- the id that the redaction event will have
     session INTEGER NOT NULL,
@@ -124,6 +132,13 @@ CREATE TABLE label (
     sensitivity INTEGER NOT NULL CHECK (sensitivity BETWEEN 1 AND 4),
     person      INTEGER NOT NULL CHECK (person BETWEEN 0 AND 1),
     PRIMARY KEY (session, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE lapse (
+    session INTEGER NOT NULL,
+    reader  INTEGER NOT NULL,
+    before  INTEGER NOT NULL,
+    PRIMARY KEY (session, reader)
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE lease (
@@ -169,6 +184,23 @@ CREATE TABLE purpose (
     name    INTEGER NOT NULL,
     PRIMARY KEY (session, seq, name)
 ) STRICT, WITHOUT ROWID;
+
+CREATE TABLE reading (
+    id      INTEGER PRIMARY KEY,
+    session INTEGER NOT NULL,
+    reader  INTEGER NOT NULL,
+    role    INTEGER,
+    purpose INTEGER,
+    view    INTEGER NOT NULL,
+    version INTEGER NOT NULL CHECK (version >= 0),
+    first   INTEGER NOT NULL CHECK (first >= 0),
+    last    INTEGER NOT NULL CHECK (last >= first),
+    upto    INTEGER NOT NULL CHECK (upto >= last),
+    count   INTEGER NOT NULL CHECK (count >= 0 AND (count = 0) = (last = 0)),
+    pairs   INTEGER NOT NULL CHECK (pairs BETWEEN 0 AND 1),
+    digest  BLOB NOT NULL CHECK (length(digest) = 32),
+    at      INTEGER NOT NULL
+) STRICT;
 
 CREATE TABLE removal (
     session INTEGER PRIMARY KEY,
@@ -298,6 +330,26 @@ BEGIN SELECT raise(ABORT, 'append-only: a removed session is not forked'); END;
 CREATE TRIGGER fork_update BEFORE UPDATE ON fork
 BEGIN SELECT raise(ABORT, 'append-only'); END;
 
+CREATE TRIGGER informed_delete BEFORE DELETE ON informed
+WHEN EXISTS (SELECT 1 FROM reading WHERE id = old.reading)
+BEGIN SELECT raise(ABORT, 'append-only: it goes after its reading'); END;
+
+CREATE TRIGGER informed_insert BEFORE INSERT ON informed
+WHEN EXISTS (SELECT 1 FROM informed WHERE reading = new.reading AND pos = new.pos)
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER informed_update BEFORE UPDATE ON informed
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER lapse_delete BEFORE DELETE ON lapse
+WHEN NOT EXISTS (SELECT 1 FROM removal AS r JOIN intent AS i ON i.id = r.intent AND i.state = 1
+                 WHERE r.session = old.session)
+BEGIN SELECT raise(ABORT, 'append-only: a lapse only goes on'); END;
+
+CREATE TRIGGER lapse_update BEFORE UPDATE ON lapse
+WHEN new.session IS NOT old.session OR new.reader IS NOT old.reader OR new.before < old.before
+BEGIN SELECT raise(ABORT, 'append-only: a lapse only goes on'); END;
+
 CREATE TRIGGER payload_delete BEFORE DELETE ON payload
 WHEN old.sealed <> zeroblob(length(old.sealed))
 BEGIN SELECT raise(ABORT, 'append-only: a payload is wiped before it is deleted'); END;
@@ -311,6 +363,18 @@ WHEN new.pos <> old.pos OR new.slot <> old.slot
      OR NOT (new.sealed = zeroblob(length(old.sealed))
              OR (length(new.sealed) = 0 AND old.sealed = zeroblob(length(old.sealed))))
 BEGIN SELECT raise(ABORT, 'append-only: a payload can only be wiped'); END;
+
+CREATE TRIGGER reading_delete BEFORE DELETE ON reading
+WHEN NOT EXISTS (SELECT 1 FROM lapse AS l WHERE l.session = old.session AND l.reader = old.reader AND l.before > old.at)
+ AND NOT EXISTS (SELECT 1 FROM removal AS r JOIN intent AS i ON i.id = r.intent AND i.state = 1
+                 WHERE r.session = old.session)
+BEGIN SELECT raise(ABORT, 'append-only: a reading goes by a policy, or with its session'); END;
+
+CREATE TRIGGER reading_insert BEFORE INSERT ON reading WHEN EXISTS (SELECT 1 FROM reading WHERE id = new.id)
+BEGIN SELECT raise(ABORT, 'append-only'); END;
+
+CREATE TRIGGER reading_update BEFORE UPDATE ON reading
+BEGIN SELECT raise(ABORT, 'append-only'); END;
 
 CREATE TRIGGER removal_delete BEFORE DELETE ON removal
 BEGIN SELECT raise(ABORT, 'append-only'); END;

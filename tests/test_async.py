@@ -17,18 +17,23 @@ import pytest
 
 from convlog_sqlite import (
     AsyncConversationLog,
+    AsyncListener,
+    AsyncParticipant,
     AsyncSession,
     ConversationLog,
     Draft,
     FilesLeft,
     InvalidEvent,
+    Listener,
     PairingError,
+    Participant,
     RetentionPolicy,
     Session,
     SessionRemoved,
     StoreClosed,
 )
 from convlog_sqlite.acting import Acting
+from convlog_sqlite.joining import Joining
 from convlog_sqlite.locks import FileLock
 
 DESCRIPTORS = Path("/proc/self/fd")
@@ -58,7 +63,10 @@ WITHOUT_TWIN = {
         "append_foreign": "importing is not done in a loop",
         "foreign_id": "importing is not done in a loop",
     },
-    Session: dict.fromkeys(("follow_pages", "reply_by", "approval_by"), "machinery"),
+    Session: dict.fromkeys(("bound", "follow_pages", "reply_by", "approval_by"), "machinery"),
+    Joining: dict.fromkeys(("tail", "read", "reply_by", "approval_by"), "abstract: those of Session"),
+    Listener: dict.fromkeys(("hear", "wrote"), "machinery"),
+    Participant: dict.fromkeys(("complete", "say_joined"), "machinery"),
     Acting: dict.fromkeys(
         ("begin_effect", "receipt", "receipt_of", "commit_effect", "compensate"), "machinery"
     ),
@@ -67,7 +75,14 @@ WITHOUT_TWIN = {
 
 @pytest.mark.parametrize(
     ("plain", "twin"),
-    [(ConversationLog, AsyncConversationLog), (Session, AsyncSession), (Acting, AsyncSession)],
+    [
+        (ConversationLog, AsyncConversationLog),
+        (Session, AsyncSession),
+        (Acting, AsyncSession),
+        (Joining, AsyncSession),
+        (Listener, AsyncListener),
+        (Participant, AsyncParticipant),
+    ],
 )
 def test_every_verb_has_a_twin(plain, twin):
     """What a sync log and session can do, the async ones can, with the same parameters."""

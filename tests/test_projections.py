@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from fnmatch import fnmatchcase
 
 import pytest
 
@@ -25,6 +26,7 @@ from convlog_sqlite import (
 )
 from convlog_sqlite.database import fetch, value
 from convlog_sqlite.projections import standing as engine
+from convlog_sqlite.projections.projection import Look
 from convlog_sqlite.projections.standing import NAMES
 from convlog_sqlite.store import snapshots
 from convlog_sqlite.store.erasing import Eraser, Scope
@@ -185,6 +187,140 @@ def test_what_a_fork_inherited_counts_up_to_its_base(log, eager):
     assert {projection for projection, _, _ in snapshot_rows(log)} >= {"words"}
     log.redact(events=[parent.tail(1, type="message")[0].id], reason="test", by="ops")
     assert "m7" not in branch.state(WORDS)
+
+
+class Branch(Writing):
+    """Random appends to one branch of a line of forks: what it shares is answered, superseded and replied to there."""
+
+    def __init__(self, session, chance, parent=None, base=0):
+        super().__init__(session, chance)
+        self.effects = []
+        if parent is not None:
+            for name in ("calls", "asked", "values", "content"):
+                setattr(self, name, [event for event in getattr(parent, name) if event.seq <= base])
+
+    def step(self):
+        """One append, of a kind that the other writing does, or of those below."""
+        if self.chance.random() < 0.7:
+            return super().step()
+        keys = {"agent": self.chance.choice(["ann", "bo", "cy"])}
+        return self.chance.choice([self.move, self.skill, self.role, self.join])(keys)
+
+    def effect(self, keys):
+        self.effects.append(self.session.mutation("effect-x", effect={"state": "proposed"}, **keys))
+
+    def move(self, keys):
+        if self.effects:
+            effect = self.effects.pop(self.chance.randrange(len(self.effects))).id
+            steps = [
+                {"state": "attempted"},
+                {"state": "committed"},
+                {"state": "compensated", "outcome": "undone"},
+            ]
+            for step in steps[: self.chance.randint(1, 3)]:
+                self.session.mutation(f"effect-{step['state']}", agent="ann", effect=step | {"id": effect})
+
+    def skill(self, keys):
+        self.content.append(
+            self.session.mutation("skill-activated", self.chance.choice(["pdf", "jq"]), **keys)
+        )
+
+    def role(self, keys):
+        change = self.chance.choice([self.session.grant_role, self.session.revoke_role])
+        change("dee", self.chance.choice(["dba", "d/ba"]), **keys)
+
+    def join(self, keys):
+        self.session.mutation(self.chance.choice(["agent-joined", "agent-left"]), **keys)
+
+
+class Beside(Look):
+    """Looks single events up among those that were read, not in the store."""
+
+    def __init__(self, reader, events):
+        super().__init__(reader, None)
+        self.by_seq = {event.seq: event for event in events}
+
+    def events(self, seqs):
+        return {seq: self.by_seq[seq] for seq in seqs}
+
+
+def wants(projection, event):
+    """Whether a fold says that it needs an event."""
+    asked = projection.types, projection.kinds, projection.performatives, projection.keyed
+    return not any(asked) or (
+        event.type in projection.types
+        or event.performative in projection.performatives
+        or (projection.keyed and event.state_key is not None)
+        or (event.kind is not None and any(fnmatchcase(event.kind, kind) for kind in projection.kinds))
+    )
+
+
+def folded_naively(log, session, upto=NEVER):
+    """Every projection, over the events that whoever reads the session gets, one after the other."""
+    events, after = [], 0
+    while after is not None:
+        page = log.session(session).read(after=after, limit=7)
+        events.extend(event for event in page if event.seq <= upto)
+        after = page.next
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    found = []
+    for projection in [*map(log._projections._find, NAMES), WORDS]:
+        state = projection.begin()
+        for event in events:
+            if wants(projection, event):
+                folded = projection.fold(state, event)
+                state = state if folded is None else folded
+        shown = state if projection.render is None else projection.render(state, Beside(log.reader, events))
+        found.append(json.loads(json.dumps(shown)))
+    return found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_state_across_forks_is_that_of_the_events_that_the_fork_reads(store_path, seed, eager):
+    """Forks of forks at any point, appends in all of them, what they share redacted: every way gives the naive fold."""
+    if "CI" not in os.environ:
+        seed = seed * 2**32 + int.from_bytes(os.urandom(4), "big")
+    print("seed", seed)
+    chance = random.Random(seed)
+    with ConversationLog.open(store_path, durability="normal") as log:
+        branches = {"s": Branch(log.session("s"), chance)}
+        for step in range(20):
+            name = chance.choice(list(branches))
+            for _ in range(chance.randint(1, 9)):
+                branches[name].step()
+            if len(branches) < 6 and chance.random() < 0.5:
+                parent = branches[chance.choice(list(branches))]
+                if parent.session.head:
+                    base = chance.randint(1, parent.session.head)
+                    child = parent.session.fork(f"f{step}", base, agent="ann")
+                    branches[child.id] = Branch(child, chance, parent, base)
+            branch = chance.choice(list(branches.values()))
+            if branch.content and chance.random() < 0.5:
+                event = chance.choice(branch.content)  # its own, or one that it shares
+                log.redact(events=[event.id], reason="test", by="ops")
+            asked = chance.sample(sorted(branches), min(2, len(branches)))
+            with ConversationLog.open(store_path, read_only=True) as other:
+                for session in asked:
+                    grown = states(log, session)
+                    assert grown == folded_naively(log, session), f"{session}, as it grew"
+                    assert grown == states(other, session), f"{session}, on a fresh handle"
+                    assert grown == states(other, session, rebuild=True), f"{session}, from scratch"
+                    at = chance.randint(0, log.session(session).head)
+                    assert states(log, session, at) == folded_naively(log, session, at), f"{session} at {at}"
+                    waiting = [event.id for event in every_open_call(log.session(session))]
+                    calls = grown[NAMES.index("calls")]["open"]
+                    assert waiting == [item["event"] for item in calls], f"{session}: what waits"
+        assert {seq for _, seq, _ in snapshot_rows(log)}, "snapshots were really made"
+        assert list(log.verify(projections=True)) == []
+
+
+def every_open_call(session):
+    """The calls that wait, page after page."""
+    after = 0
+    while after is not None:
+        page = session.open_calls(after=after, limit=3)
+        yield from page
+        after = page.next
 
 
 def fork(log, parent, name, base):

@@ -25,11 +25,15 @@ GROWING = (
     "name",
     "effect",
     "lease",
+    "reading",
+    "informed",
 )
 STATEMENT = re.compile(r"\s*(SELECT|INSERT|DELETE|UPDATE|WITH)\b")
 
 # What looks at everything, on purpose: verify checks the whole log, and an older keystore is gone through once.
 WHOLE = {
+    ("reading_check", "WRONGLY_INFORMED"),
+    ("reading_check", "UNINFORMED"),
     ("verify", "UNPAIRED_RESULTS"),
     ("verify", "TWICE_ANSWERED"),
     ("verify", "WRONGLY_OPEN"),

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from convlog_sqlite import NotAuthorized
 from convlog_sqlite.cli.command import Entry, Verbs
 from convlog_sqlite.cli.failing import INTERRUPTED, USAGE, UsageError, complain
 from convlog_sqlite.cli.options import Settings, put
@@ -74,6 +75,32 @@ VERBS: Final = {
     "replay": Entry("branches", "replay", "plumbing", "convlog replay build --from 12 --speed 10x"),
 }
 
+# What a tenant may ask for. The others are about the whole store; so is a new one, until it stands here.
+OF_TENANTS: Final = frozenset(
+    {
+        "append",
+        "tail",
+        "show",
+        "sessions",
+        "state",
+        "export",
+        "import",
+        "role",
+        "ask",
+        "approve",
+        "reject",
+        "why",
+        "verify",
+        "redact",
+        "label",
+        "effects",
+        "recover",
+        "fork",
+        "diff",
+        "replay",
+    }
+)
+
 
 class _Convlog(Verbs):
     entries = VERBS
@@ -105,6 +132,16 @@ def convlog(
         str | None,
         typer.Option("--keys", metavar="PATH", help="The keystore, if it is not where the store says."),
     ] = None,
+    tenant: Annotated[
+        str | None,
+        typer.Option(
+            "--tenant",
+            metavar="NAME",
+            envvar="CONVLOG_TENANT",
+            show_default=False,
+            help="As this tenant: other sessions than its own do not exist, and new ones are its own.",
+        ),
+    ] = None,
     colour: Annotated[
         bool | None,
         typer.Option(
@@ -126,7 +163,12 @@ def convlog(
 
     Exit status: 0 done; 1 a check found faults; 2 usage; 3 refused, nothing written; 4 the store cannot be used; 5 content that was asked for cannot be read; 6 erasure incomplete; 130 interrupted.
     """
-    context.obj = Settings(store, keys, colour)
+    context.obj = Settings(store, keys, colour, tenant)
+    if tenant is not None and context.invoked_subcommand in VERBS.keys() - OF_TENANTS:
+        raise NotAuthorized(
+            f"tenant {tenant}",
+            f"{context.invoked_subcommand} is about the whole store; give no tenant for that",
+        )
     if context.invoked_subcommand is None:
         help_text = context.get_help()
         if help_text:  # where typer has rich, the help has been printed already

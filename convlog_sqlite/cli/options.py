@@ -25,12 +25,16 @@ class Settings:
     store: str | None = None
     keys: str | None = None
     colour: bool | None = None
+    tenant: str | None = None
 
 
 def settings(context: typer.Context) -> Settings:
-    """What stood in front of the verb."""
+    """What stood in front of the verb; while a shell completes, as far as it was typed."""
     found = context.obj
-    return found if isinstance(found, Settings) else Settings()
+    if isinstance(found, Settings):
+        return found
+    typed = context.find_root().params
+    return Settings(typed.get("store"), typed.get("keys"), tenant=typed.get("tenant"))
 
 
 @contextmanager
@@ -38,7 +42,12 @@ def reading(context: typer.Context, store: str | None) -> Iterator[ConversationL
     """The store, to be read only. It is never made here."""
     given = settings(context)
     with ConversationLog.open(
-        store or given.store, create=False, read_only=True, keys=given.keys, kek=key_source()
+        store or given.store,
+        create=False,
+        read_only=True,
+        keys=given.keys,
+        kek=key_source(),
+        tenant=given.tenant,
     ) as log:
         yield log
 
@@ -50,7 +59,12 @@ def writing(
     """The store, to be written to. Making one, and what was scrubbed, is said on stderr."""
     given = settings(context)
     with ConversationLog.open(
-        store or given.store, create=create, keys=given.keys, scrub=scrub, kek=key_source()
+        store or given.store,
+        create=create,
+        keys=given.keys,
+        scrub=scrub,
+        kek=key_source(),
+        tenant=given.tenant,
     ) as log:
         if log.created:
             complain(f"made a new store: {log.path}")

@@ -174,7 +174,7 @@ def why(
     """Say why an event is there: what caused, authorised and evidenced it, back to the roots.
 
     As JSON, one object for each event, nearest first: {"depth", "edges": [{"relation", "id"}], "event"}, where
-    the edges are those that lead to it.
+    the edges are those that lead to it. For a tenant, "unknown" lists what it names that is another's.
     """
     if limit < 1:
         raise typer.BadParameter("takes 1 or more", param_hint="'--limit'")
@@ -187,12 +187,21 @@ def why(
     for found, depth in zip(trace.events, trace.depths, strict=True):
         edges = leading.get(found.id, [])
         if on is None:
-            put_json({"depth": depth, "edges": edges, "event": found.to_dict()})
+            unknown = [
+                {"relation": edge.relation, "id": edge.target}
+                for edge in trace.unknown
+                if edge.source == found.id
+            ]
+            said = {"depth": depth, "edges": edges} | ({"unknown": unknown} if unknown else {})
+            put_json(said | {"event": found.to_dict()})
             continue
         relations = ", ".join(dict.fromkeys(edge["relation"] for edge in edges))
         say(on.paint(f"{'  ' * depth}{relations}".rstrip(), render.DIM) if relations else "")
         for line in render.brief(found, on, day_before=render.day_of(found)):
             say("  " * depth + line)
+        for edge in trace.unknown:
+            if edge.source == found.id:
+                say(on.paint(f"{'  ' * (depth + 1)}{edge.relation} {edge.target}: unknown here", render.DIM))
 
 
 def _leading(trace: Trace, *, forward: bool) -> dict[str, list[dict[str, str]]]:

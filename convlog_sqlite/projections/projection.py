@@ -51,11 +51,18 @@ class Look:
         }
 
     def named(self, event_ids: Iterable[str]) -> dict[str, Event]:
-        """Events by id, those that there are, in one read."""
-        wanted = dict.fromkeys(event_ids)
+        """Events of the session by id, those that there are."""
+        wanted, place = dict.fromkeys(event_ids), self._place
+        if place is None or not wanted:
+            return {}
+        upto = {segment.name: segment.upto for segment in place.segments}
         with self._reader.database.read() as connection:
-            found = folding.by_ids(connection, wanted) if wanted else []
-        opened = [self._reader.opener.events(session, [row])[0] for session, row in found]
+            found = folding.by_ids(connection, wanted)
+        opened = [
+            self._reader.opener.events(session, [row])[0]
+            for session, row in found
+            if row[0] <= upto.get(session, 0)
+        ]
         return {event.id: event for event in opened}
 
     @property

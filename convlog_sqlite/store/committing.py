@@ -12,8 +12,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -27,15 +26,18 @@ from convlog_sqlite.errors import (
     StoreBusy,
     StoreError,
     StoreIOError,
-    UnknownReference,
 )
 from convlog_sqlite.events import Event
 from convlog_sqlite.instants import Clock
 from convlog_sqlite.keystore import Keystore
+from convlog_sqlite.store import listening, readings
+from convlog_sqlite.store.listening import Heard, Recall, Recorded
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.preparing import Prepared, prepare
 from convlog_sqlite.store.reading import Opener
-from convlog_sqlite.store.sessions import SessionRow, Sessions
+from convlog_sqlite.store.readings import Noted
+from convlog_sqlite.store.requests import Request
+from convlog_sqlite.store.sessions import SessionRow, Sessions, require_there
 from convlog_sqlite.store.writing import Appended, Batch, Context
 
 HIGHEST_SLOT: Final = "SELECT coalesce(max(number), -1) FROM slot"
@@ -71,65 +73,36 @@ class OneAppend:
         self._inside.discard(threading.get_ident())
 
 
-@dataclass(slots=True, eq=False)
-class Request:
-    """One append that waits for its commit."""
-
-    session: str
-    tenant: str | None
-    prepared: Sequence[Prepared]
-    slots: Iterator[tuple[int, bytes]]
-    settled: bool = False
-    appended: list[Appended] = field(default_factory=list)
-    error: BaseException | None = None
-    batch: Batch | None = None
-    last: int = 0  # seq of its last event
-    together: Sequence[Request] = ()  # those that were handed over with it
-    turn: SimpleQueue[None] | None = None  # something in it wakes who waits for this request
-    used: Sequence[int] = ()  # slots of their payloads
-
-    def outcome(self) -> list[Appended]:
-        """What was recorded. Raises what refused it."""
-        if self.error is not None:
-            raise self.error
-        return self.appended
-
-    def fresh(self) -> Fresh | None:
-        """What a committed append put behind the other events; None where some of it stood there before."""
-        events = [event for event, new in self.appended if new]
-        if len(events) < len(self.appended) or not events:
-            return None
-        return Fresh(self.last - len(events) + 1, events, self.used)
-
-
-@dataclass(frozen=True, slots=True)
-class Fresh:
-    """Committed events of one session as their append left them, in order from seq `first`."""
-
-    first: int
-    events: Sequence[Event]
-    slots: Sequence[int]
-
-    @property
-    def last(self) -> int:
-        """The seq of the last of them."""
-        return self.first + len(self.events) - 1
-
-    def followed_by(self, other: Fresh | None) -> Fresh | None:
-        """Both, if the one follows on the other."""
-        if other is None or other.first != self.last + 1:
-            return None
-        return Fresh(self.first, [*self.events, *other.events], [*self.slots, *other.slots])
+def _recall(connection: Connection, session: SessionRow, agent: str) -> Heard | None:
+    return listening.recall(connection, session, agent, listening.Everything())
 
 
 class Writer:
     """Appends drafts. Safe to use from several threads."""
 
-    def __init__(self, database: Database, keystore: Keystore, store_id: bytes, clock: Clock) -> None:
+    def __init__(
+        self,
+        database: Database,
+        keystore: Keystore,
+        store_id: bytes,
+        clock: Clock,
+        tenant: str | None = None,
+    ) -> None:
+        """Bound to a `tenant`, drafts name no event of another: such ids are unknown."""
         self.database, self.keystore, self.store_id = database, keystore, store_id
-        self.clock = clock
+        self.clock, self.tenant = clock, tenant
         self.names, self.sessions, self.opener = Names(), Sessions(), Opener(keystore, store_id, database)
-        self._context = Context(store_id, keystore, clock, self.names, self.sessions, self.opener)
+        self.recall: Recall = _recall  # until somebody says who sees what
+        self._context = Context(
+            store_id,
+            keystore,
+            clock,
+            self.names,
+            self.sessions,
+            self.opener,
+            self._recalled,
+            is_bound=tenant is not None,
+        )
         self._waiting: deque[Request] = deque()
         self._changing = threading.Lock()  # who waits and who leads
         self._leader: Sequence[Request] | None = None  # those whose thread commits
@@ -146,6 +119,9 @@ class Writer:
         request = self.request(session, tenant, prepared)
         self.settle([request])
         return request.outcome()
+
+    def _recalled(self, connection: Connection, session: SessionRow, agent: str) -> Heard | None:
+        return self.recall(connection, session, agent)
 
     def settle(self, requests: Sequence[Request]) -> None:
         """Commit requests, with whatever else waits. Returns when each has its outcome."""
@@ -196,8 +172,14 @@ class Writer:
             if heir is not None and heir.turn is not None:
                 heir.turn.put(None)
 
-    def request(self, session: str, tenant: str | None, prepared: Sequence[Prepared]) -> Request:
-        """An append ready to be committed: its keys are durable."""
+    def request(
+        self,
+        session: str,
+        tenant: str | None,
+        prepared: Sequence[Prepared],
+        heard: Heard | Recorded | None = None,
+    ) -> Request:
+        """An append ready to be committed: its keys are durable. `heard` is what its author had heard."""
         self.database.check_open()  # in a forked child the keystore's lock may be held for ever
         wanted = len(prepared) + sum([len(item.blobs) for item in prepared])
         if not self.sessions.known(session):
@@ -207,7 +189,7 @@ class Writer:
         except StoreError:
             self.database.check_usable()  # what became of the store explains what became of its keys
             raise
-        return Request(session, tenant, prepared, iter(slots))
+        return Request(session, tenant, prepared, iter(slots), heard)
 
     def _together(self) -> list[Request]:
         requests: list[Request] = []
@@ -249,7 +231,7 @@ class Writer:
         """Record several appends. Neighbours that nothing can refuse share a batch: their rows go in together."""
         shared: Batch | None = None
         for request in requests:
-            session = self._session_of_plain(request)
+            session = self._session_of_plain(connection, request)
             if shared is not None and session is not shared.session:
                 shared.flush()
                 shared = None
@@ -265,10 +247,12 @@ class Writer:
         if shared is not None:
             shared.flush()
 
-    def _session_of_plain(self, request: Request) -> SessionRow | None:
+    def _session_of_plain(self, connection: Connection, request: Request) -> SessionRow | None:
         """The session of an append that nothing in the tables can refuse; None of one that must be looked at."""
         session = self.sessions.known(request.session)
         if session is None or (request.tenant is not None and session.tenant != request.tenant):
+            return None
+        if request.heard is not None or self._context.heads.mode(connection, session) != listening.OFF:
             return None
         return session if all(item.is_plain for item in request.prepared) else None
 
@@ -302,18 +286,19 @@ class Writer:
         prepared, appended, before = request.prepared, request.appended, len(batch.slots)
         request.batch = batch
         batch.use(request.slots)
+        hears = batch.listening(request.heard)
         try:
             for item in prepared:
-                appended.append(batch.add(item))
+                appended.append(batch.add(item, hears))
         except Refused as refused:
             raise (refused.at(len(appended)) if len(prepared) > 1 else refused) from None
+        if hears is not None:
+            hears.record()
         request.last, request.used = batch.seq, batch.slots[before:]
 
     def _open(self, connection: Connection, request: Request) -> Batch:
-        row = self.sessions.find(connection, request.session)
+        row = self.sessions.find_for(connection, request.session, request.tenant)
         if row is not None:
-            if request.tenant is not None and row.tenant != request.tenant:
-                raise UnknownReference("session", request.session)
             return Batch(self._context, connection, row)
         fresh: dict[str, int] = {}
         tenant = None if request.tenant is None else self.names.intern(connection, request.tenant, fresh)
@@ -352,6 +337,28 @@ class Writer:
                 self.forget_heads()
                 raise
 
+    def record_readings(self, session: str, noted: Sequence[Noted]) -> None:
+        """Write readings that informed no append. Of a session that nothing was appended to there is none."""
+        fresh: dict[str, int] = {}
+        committed = False
+        try:
+            with self._leading, self.database.write() as connection:
+                row = self.sessions.find(connection, session)
+                if row is not None:
+                    require_there(connection, row.number)
+                    for one in noted:
+                        readings.write(
+                            connection,
+                            row.number,
+                            one,
+                            lambda text: self.names.intern(connection, text, fresh),
+                        )
+            committed = True
+            self.names.remember(fresh)
+        finally:
+            for one in noted:
+                one.settle(committed=committed)
+
     def record_fork(self, session: str, name: str, base: int, opening: Prepared) -> Event:
         """Make the session `name`, which shares the events of `session` up to `base`, and record its opening.
 
@@ -362,7 +369,7 @@ class Writer:
             try:
                 with self.database.write() as connection:
                     self._context.heads.refresh(connection)
-                    if self.sessions.find(connection, name) is not None:
+                    if self.sessions.find_for(connection, name, self.tenant) is not None:
                         raise InvalidEvent("/session", f"{name} exists, and a session id is used once")
                     of, fresh = self.sessions.require(connection, session), dict[str, int]()
                     tenant = None if of.tenant is None else self.names.intern(connection, of.tenant, fresh)
@@ -389,17 +396,13 @@ class Writer:
                     batch = request.batch
                     batch.committed()
                 self.keystore.give_back(list(request.slots))
-            request.settled = True
-            if request.turn is not None:
-                request.turn.put(None)
+            request.end(committed=request.error is None)
 
     def _fail(self, requests: Sequence[Request], error: ConvlogError) -> None:
         self._context.heads.forget()
         for request in requests:
             request.error = request.error or error
-            request.settled = True
-            if request.turn is not None:
-                request.turn.put(None)
+            request.end(committed=False)
 
     def _highest_slot(self) -> int:
         with self.database.read() as connection:

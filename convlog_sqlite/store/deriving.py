@@ -30,6 +30,9 @@ CROSS JOIN event AS c ON c.parent = e.pos
 WHERE v.pos = ?1 AND e.kind = (SELECT id FROM name WHERE text = 'memory-proposed')
 AND c.kind = (SELECT id FROM name WHERE text = 'memory-promoted')"""
 
+IS_GONE: Final = """
+SELECT EXISTS (SELECT 1 FROM tombstone WHERE pos = ?1) OR EXISTS (SELECT 1 FROM intent_event WHERE pos = ?1)"""
+
 
 @dataclass(frozen=True, slots=True)
 class Reach:
@@ -49,7 +52,8 @@ def reach(connection: Connection, positions: Iterable[int], *, keep: bool = Fals
     asked = frozenset(positions)
     whole = _closed(connection, asked, (SELECT_DERIVED, SELECT_SAME))
     going = _closed(connection, asked, (SELECT_SAME,)) if keep else whole
-    return Reach(going - asked, whole - going)
+    kept = frozenset(pos for pos in whole - going if not value(connection, IS_GONE, (pos,)))
+    return Reach(going - asked, kept)
 
 
 def _closed(connection: Connection, asked: frozenset[int], statements: tuple[str, ...]) -> frozenset[int]:

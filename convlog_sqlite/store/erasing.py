@@ -43,15 +43,20 @@ from convlog_sqlite.store.deriving import Reach
 from convlog_sqlite.store.preparing import Prepared, prepare
 from convlog_sqlite.store.reading import FACETS, SUBJECT_FACET
 from convlog_sqlite.store.reserved import Hold, standing, subjects_of
-from convlog_sqlite.store.sessions import Sessions
+from convlog_sqlite.store.sessions import Sessions, tenant_of
 from convlog_sqlite.vocabulary import REASON_NAMES, REASONS, REDACTION_KIND, STORE_SESSION
 
-FIND_ID: Final = "SELECT pos FROM envelope WHERE id = ?"
-FIND_SESSION: Final = "SELECT e.pos FROM event AS e JOIN session AS s ON s.id = e.session WHERE s.name = ?"
+FIND_ID: Final = """
+SELECT v.pos FROM envelope AS v CROSS JOIN session AS s ON s.id = v.session
+WHERE v.id = ?1 AND (?2 IS NULL OR s.tenant = (SELECT id FROM name WHERE text = ?2))"""
+FIND_SESSION: Final = """
+SELECT e.pos FROM event AS e JOIN session AS s ON s.id = e.session
+WHERE s.name = ?1 AND (?2 IS NULL OR s.tenant = (SELECT id FROM name WHERE text = ?2))"""
 FIND_POSTED: Final = """
 SELECT e.pos FROM name AS n CROSS JOIN session AS s
 CROSS JOIN posting AS p ON p.session = s.id AND p.facet = ?1 AND p.name = n.id
-CROSS JOIN event AS e ON e.session = p.session AND e.seq = p.seq WHERE n.text = ?2"""
+CROSS JOIN event AS e ON e.session = p.session AND e.seq = p.seq
+WHERE n.text = ?2 AND (?3 IS NULL OR s.tenant = (SELECT id FROM name WHERE text = ?3))"""
 DESCRIBE: Final = """
 SELECT v.session, s.name, v.id, k.text,
        EXISTS (SELECT 1 FROM tombstone AS t WHERE t.pos = v.pos),
@@ -103,10 +108,14 @@ DECIDED: Final = 1  # the state of an intent until the content is gone from the 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What to erase: `kind` is event, session, task, agent or subject. Subjects are digests by now."""
+    """What to erase: `kind` is event, session, task, agent or subject. Subjects are digests by now.
+
+    With a `tenant`, what is in its sessions, and nothing else.
+    """
 
     kind: str
     names: tuple[str, ...]
+    tenant: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,25 +148,20 @@ class Decision:
     derived: Mapping[int, int]
     kept: int
 
-    @property
-    def derives(self) -> int:
-        """How many events go because of what they are derived from."""
-        return sum(self.derived.values())
-
 
 def find(connection: Connection, scope: Scope) -> list[int]:
     """The positions of all events in a scope, ascending."""
     found: set[int] = set()
     for name in scope.names:
         if scope.kind == "event":
-            rows = fetch(connection, FIND_ID, (id_bytes(name),))
+            rows = fetch(connection, FIND_ID, (id_bytes(name), scope.tenant))
         elif scope.kind == "session":
-            rows = fetch(connection, FIND_SESSION, (name,))
+            rows = fetch(connection, FIND_SESSION, (name, scope.tenant))
         else:
             facet = {"task": FACETS["task_id"], "agent": FACETS["agent"], "subject": SUBJECT_FACET}[
                 scope.kind
             ]
-            rows = fetch(connection, FIND_POSTED, (facet, name))
+            rows = fetch(connection, FIND_POSTED, (facet, name, scope.tenant))
         found.update(pos for (pos,) in rows)
     return sorted(found)
 
@@ -178,14 +182,7 @@ def decide(connection: Connection, positions: Iterable[int], reach: Reach = deri
             wanted.setdefault((number, session), []).append(pos)
             if pos in reach.derived:
                 derived[number] = derived.get(number, 0) + 1
-    kept = sum(not is_gone(connection, pos) for pos in reach.kept)
-    return Decision(wanted, matched, already, protected, derived, kept)
-
-
-def is_gone(connection: Connection, pos: int) -> bool:
-    """Whether an event is erased, or its erasure is decided."""
-    *_, is_erased, is_intended = fetch(connection, DESCRIBE, (pos,))[0]
-    return bool(is_erased or is_intended)
+    return Decision(wanted, matched, already, protected, derived, len(reach.kept))
 
 
 class Eraser:
@@ -281,6 +278,11 @@ class Eraser:
         """What is decided and not done everywhere, oldest first."""
         with self._database.read() as connection:
             return [Intent(*row) for row in fetch(connection, SELECT_INTENTS)]
+
+    def is_of(self, intent: Intent, tenant: str | None) -> bool:
+        """Whether an intent is about a session of a tenant; None: of any."""
+        with self._database.read() as connection:
+            return tenant is None or tenant_of(connection, intent.number) == tenant
 
     def contents(self, intent: Intent, limit: int) -> Iterator[tuple[str, bytes, list[bytes]]]:
         """What is about to be erased, of at most `limit` events: id, payload, and every key, blobs' too."""

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from convlog_sqlite.database import Connection, Database
 from convlog_sqlite.store import candidates, deriving
 from convlog_sqlite.store.candidates import Candidate
-from convlog_sqlite.store.erasing import insert_events, insert_intent, is_gone
+from convlog_sqlite.store.erasing import insert_events, insert_intent
 from convlog_sqlite.store.reading import Opener
 from convlog_sqlite.store.reserved import Standing, standing
 from convlog_sqlite.store.sessions import SessionRow, Sessions
@@ -127,7 +127,7 @@ class Expiry:
     ) -> None:
         """Find the claims that go with what is due on a page."""
         whole = deriving.reach(connection, [pos for pos, _ in page.due], keep=keep)
-        page.kept = {pos for pos in whole.kept if not is_gone(connection, pos)}
+        page.kept = set(whole.kept)
         left = whole.derived.difference(taken)
         sessions = {row.number: row for row in self._sessions.all(connection)} if left else {}
         for pos, version in page.due if left else ():

@@ -62,7 +62,8 @@ CROSS JOIN envelope AS v ON v.pos = e.pos
 WHERE s.tenant IS (SELECT tenant FROM session WHERE id = ?1)
 AND e.kind = (SELECT id FROM name WHERE text = 'memory-promoted') ORDER BY v.pos"""
 SELECT_SESSIONS_WITH_CLAIMS: Final = """
-SELECT s.name FROM session AS s WHERE EXISTS (
+SELECT s.name FROM session AS s
+WHERE (?1 IS NULL OR s.tenant = (SELECT id FROM name WHERE text = ?1)) AND EXISTS (
     SELECT 1 FROM posting AS p WHERE p.session = s.id AND p.facet = 6
     AND p.name = (SELECT id FROM name WHERE text = 'memory-promoted'))
 AND NOT EXISTS (SELECT 1 FROM removal AS r WHERE r.session = s.id) ORDER BY s.name"""
@@ -257,9 +258,9 @@ def _claims(place: Place, scope: str, key: int) -> Iterator[str]:
         yield from (id_text(event_id) for (event_id,) in rows)
 
 
-def sessions_with_claims(connection: Connection) -> list[str]:
-    """The sessions in which something was promoted, by id."""
-    return [name for (name,) in fetch(connection, SELECT_SESSIONS_WITH_CLAIMS)]
+def sessions_with_claims(connection: Connection, tenant: str | None) -> list[str]:
+    """The sessions (of a tenant) in which something was promoted, by id."""
+    return [name for (name,) in fetch(connection, SELECT_SESSIONS_WITH_CLAIMS, (tenant,))]
 
 
 def ceiling(connection: Connection) -> int:

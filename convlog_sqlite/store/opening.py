@@ -248,8 +248,9 @@ def open_store(
     keys: Path | None,
     clock: Clock,
     kek: KeySource | None = None,
+    tenant: str | None = None,
 ) -> Store:
-    """Open what is there; locked where `kek` is needed and not given.
+    """Open what is there; locked where `kek` is needed and not given. `tenant` binds its writer.
 
     Raises NotAStore, SchemaTooNew, KeystoreUnusable, KeySourceFailed, StoreBusy, UnsupportedFilesystem.
     """
@@ -272,7 +273,7 @@ def open_store(
             known = known_keys(connection)
         if keystore.header.generation < known.generation:
             raise KeystoreOlder(keystore_path, keystore.header.generation, known.generation)
-        writer = Writer(database, keystore, identity, clock)
+        writer = Writer(database, keystore, identity, clock, tenant)
         undo.pop_all()
         return Store(directory, keystore_path, database, keystore, writer, gate, handles, known)
 

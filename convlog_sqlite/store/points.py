@@ -23,7 +23,7 @@ Point = Event | str | int | datetime
 
 SELECT_BY_PREFIX: Final = """
 SELECT v.id, v.session, v.seq, s.name FROM envelope AS v CROSS JOIN session AS s ON s.id = v.session
-WHERE v.id BETWEEN ?1 AND ?2 LIMIT 2"""
+WHERE v.id BETWEEN ?1 AND ?2 AND (?3 IS NULL OR s.tenant = (SELECT id FROM name WHERE text = ?3)) LIMIT 2"""
 # ?1 session  ?2 after seq  ?3 before seq  ?4 how many rows to look at  ?5 microseconds
 SELECT_NOT_AFTER: Final = """
 SELECT max(CASE WHEN ts <= ?5 THEN seq END), min(seq) FROM
@@ -49,8 +49,12 @@ def instant(point: Point) -> int | None:
     return (point - _EPOCH) // timedelta(microseconds=1)
 
 
-def place(connection: Connection, session: SessionRow, point: Point, *, earlier: bool = False) -> int:
+def place(
+    connection: Connection, session: SessionRow, point: Point, tenant: str | None, *, earlier: bool = False
+) -> int:
     """The seq that a point stands for in a session, 0 for an instant before its first event.
+
+    Where a tenant is given, an event of another one is unknown.
 
     With `earlier`, an instant stands for the last event that was recorded before it, not at it.
 
@@ -63,7 +67,7 @@ def place(connection: Connection, session: SessionRow, point: Point, *, earlier:
     if isinstance(point, Event):
         point = point.id
     if isinstance(point, str):
-        return _of_event(connection, session, point)
+        return _of_event(connection, session, point, tenant)
     if isinstance(point, bool) or not isinstance(point, int):
         raise InvalidEvent("/at", "an event, an event's id, a seq, or an instant")
     head: int = value(connection, SELECT_HEAD, (session.number,)) or session.base
@@ -72,11 +76,12 @@ def place(connection: Connection, session: SessionRow, point: Point, *, earlier:
     return point
 
 
-def _of_event(connection: Connection, session: SessionRow, event_id: str) -> int:
+def _of_event(connection: Connection, session: SessionRow, event_id: str, tenant: str | None) -> int:
     digits = event_id.replace("-", "").lower()
     if not _ID_DIGITS.fullmatch(digits):
         raise UnknownReference("at", event_id)
-    found = fetch(connection, SELECT_BY_PREFIX, tuple(bytes.fromhex(digits.ljust(32, fill)) for fill in "0f"))
+    first, last = (bytes.fromhex(digits.ljust(32, fill)) for fill in "0f")
+    found = fetch(connection, SELECT_BY_PREFIX, (first, last, tenant))
     if not found:
         raise UnknownReference("at", event_id)
     if len(found) > 1:

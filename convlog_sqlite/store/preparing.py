@@ -46,8 +46,8 @@ NAMED: Final = ("agent", "role", "task_id", "thread_id", "tool", "kind", "perfor
 class Described(NamedTuple):
     """What the rows of an event say of its envelope. `names` are those of NAMED, None where absent.
 
-    `rest` are the envelope's bytes from `agent` on. `decides` is True where it is posted by its performative;
-    `effect` is the state that it gives an effect. `refers` is True when the envelope names other events.
+    `rest` are the envelope's bytes from `agent` on. `decides` is True where it is posted by its performative,
+    `refers` when the envelope names other events.
     """
 
     rest: bytes
@@ -60,7 +60,6 @@ class Described(NamedTuple):
     flags: int
     purposes: Sequence[str]
     decides: bool
-    effect: str | None
     refers: bool
 
 
@@ -80,7 +79,6 @@ def describe(keys: dict[str, Any]) -> Described:
         flags(keys),
         get("purposes", ()),
         get("performative") in PROPOSALS,
-        keys["effect"]["state"] if "effect" in keys else None,
         "call_id" in keys or "parent_id" in keys or "links" in keys,
     )
 

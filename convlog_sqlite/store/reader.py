@@ -1,6 +1,7 @@
 """Reader: the read half of a store. Events and lines, page by page; it cannot write.
 
-Whatever is derived from the log (mirror, verify, projections) gets a Reader and nothing more.
+Whatever is derived from the log (mirror, verify, projections) gets a Reader and nothing more. One that is bound to
+a tenant reads that tenant's sessions: to it the others, and those of no tenant, do not exist.
 """
 
 from __future__ import annotations
@@ -19,7 +20,13 @@ from convlog_sqlite.store.crossing import Found
 from convlog_sqlite.store.effects import Standing
 from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reading import SCAN, Opener
-from convlog_sqlite.store.sessions import RemovedSession, SessionRow, removed, require_there
+from convlog_sqlite.store.sessions import (
+    RemovedSession,
+    SessionRow,
+    removed,
+    require_tenant,
+    require_there,
+)
 from convlog_sqlite.vocabulary import LAST_SEQ
 
 LINES_AT_ONCE: Final = 500  # rows fetched in one snapshot while a session is walked
@@ -65,17 +72,22 @@ class Known:
 class Reader:
     """Reads one store. Safe to use from several threads; holds no snapshot between calls."""
 
-    def __init__(self, database: Database, writer: Writer) -> None:
-        self.database = database
+    def __init__(self, database: Database, writer: Writer, tenant: str | None = None) -> None:
+        self.database, self.tenant = database, tenant
         self.opener: Opener = writer.opener
         self.store_id, self.clock = writer.store_id, writer.clock
-        self.names, self._sessions = writer.names, writer.sessions
+        self.names, self._sessions = writer.names, writer.sessions.of(tenant)
 
     def _find(self, connection: Connection, session: str) -> SessionRow | None:
         row = self._sessions.find(connection, session)
         if row is not None:
             self._sessions.remember(row)
         return row
+
+    def require_session(self, session: str) -> SessionRow:
+        """The session, removed or not. Raises UnknownReference where there is none."""
+        with self.database.read() as connection:
+            return self._sessions.require(connection, session)
 
     def row(self, connection: Connection, session: str) -> SessionRow | None:
         """The session as this transaction has it, or None while nothing was appended to it."""
@@ -93,12 +105,14 @@ class Reader:
         """The seq of the last event, 0 while there is none."""
         with self.database.read() as connection:
             row = self._find(connection, session)
-            if row is None:
-                return 0
-            head: int | None = value(connection, reading.SELECT_HEAD, (row.number,))
-            if head is None:
-                require_there(connection, row.number)
-            return row.base if head is None else head
+            return 0 if row is None else self.head_of(connection, row)
+
+    def head_of(self, connection: Connection, row: SessionRow) -> int:
+        """The seq of the last event of a session as this transaction has it. Raises SessionRemoved."""
+        head: int | None = value(connection, reading.SELECT_HEAD, (row.number,))
+        if head is None:
+            require_there(connection, row.number)
+        return row.base if head is None else head
 
     def read(
         self,
@@ -205,7 +219,7 @@ class Reader:
         """The seq that a point stands for, 0 for an instant before the first event. See `store.points`."""
         with self.database.read() as connection:
             row = self._sessions.require(connection, session)
-            return points.place(connection, row, point, earlier=earlier)
+            return points.place(connection, row, point, self.tenant, earlier=earlier)
 
     def answered(self, session: str, seqs: Collection[int], upto: int) -> set[int]:
         """Those of the calls at `seqs` that had a result when the last event was `upto`."""
@@ -215,7 +229,7 @@ class Reader:
 
     def event(self, event_id: str) -> Event:
         """The event with this id. Raises UnknownReference, SessionRemoved."""
-        return reading.event_by_id(self.database, self.opener, event_id)
+        return reading.event_by_id(self.database, self.opener, event_id, self.tenant)
 
     def lines(
         self, session: str, after: int = 0, before: int | None = None, *, own: bool = True
@@ -245,12 +259,20 @@ class Reader:
             after = block[-1][0]
 
     def session_ids(self) -> list[str]:
-        """Every session that is not removed, by id."""
+        """Every session that is not removed, by id. Raises UnknownReference for a tenant that never had one."""
+        self.require_tenant()
         with self.database.read() as connection:
             return list(self._sessions.names(connection).values())
 
+    def require_tenant(self) -> None:
+        """Raise UnknownReference where this reader is bound to a tenant that never had a session."""
+        if self.tenant is not None:
+            with self.database.read() as connection:
+                require_tenant(connection, self.tenant)
+
     def summaries(self) -> list[SessionSummary]:
-        """Every session that is not removed with its extent, by id."""
+        """Every session that is not removed with its extent, by id. Raises what `session_ids` raises."""
+        self.require_tenant()
         with self.database.read() as connection:
             found = []
             for row in self._sessions.all(connection):
@@ -266,7 +288,8 @@ class Reader:
     def removed_sessions(self) -> list[RemovedSession]:
         """The sessions that retention removed, by id."""
         with self.database.read() as connection:
-            return removed(connection)
+            found = removed(connection)
+            return [one for one in found if self._sessions.find(connection, one.id) is not None]
 
     def is_removed(self, session: str) -> bool:
         """Whether retention removed a session."""
@@ -293,6 +316,10 @@ class Reader:
         """The content of one blob of an event. Raises UnknownReference, PayloadUnreadable."""
         event.require_payload()
         with self.database.read() as connection:
+            if self.tenant is not None:
+                self._sessions.require(
+                    connection, event.session
+                )  # whoever made this event may have named any
             pos = value(connection, reading.SELECT_POS, (id_bytes(event.id),))
             row = next((row for row in blobs.rows_of(connection, pos) if row.part == part), None)
             chunks = [] if row is None else blobs.sealed_chunks(connection, row)
@@ -329,7 +356,8 @@ class Reader:
         with self.database.read() as connection:
             for event_id in event_ids:
                 for session, *said in fetch(connection, reading.SELECT_KNOWN, (id_bytes(event_id),)):
-                    found[event_id] = Known(session, *map(bool, said))
+                    if self.tenant is None or self._sessions.find(connection, session) is not None:
+                        found[event_id] = Known(session, *map(bool, said))
         return found
 
 

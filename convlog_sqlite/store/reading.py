@@ -31,6 +31,7 @@ SCAN: Final = 20_000  # narrow rows looked at in one filtered read: a few millis
 # The most selective first; `to` before all, because it stands in no column.
 FACETS: Final = {"to": 4, "task_id": 2, "thread_id": 3, "kind": 6, "agent": 1}
 SUBJECT_FACET, PROPOSAL_FACET, EFFECT_FACET = 5, 7, 8
+EFFECT_WORD: Final = "effect"  # under which every step of one is posted
 _COLUMNS: Final = ("type", "agent", "task_id", "thread_id", "tool", "kind", "performative", "correlation_id")
 FILTER_KEYS: Final = frozenset(_COLUMNS) | {"to"}
 
@@ -99,7 +100,7 @@ AND seq > ?2 AND seq < ?3 ORDER BY seq DESC LIMIT ?4)"""
 SELECT_BY_PREFIX: Final = """
 SELECT v.seq, v.id, v.bytes, p.slot, p.sealed, s.name, v.session
 FROM envelope AS v JOIN session AS s ON s.id = v.session LEFT JOIN payload AS p ON p.pos = v.pos
-WHERE v.id BETWEEN ?1 AND ?2 LIMIT 2"""
+WHERE v.id BETWEEN ?1 AND ?2 AND (?3 IS NULL OR s.tenant = (SELECT id FROM name WHERE text = ?3)) LIMIT 2"""
 SELECT_HEAD: Final = "SELECT max(seq) FROM event WHERE session = ?"
 # The opening of a session is as young as its import: the event behind it counts too.
 SELECT_FIRST: Final = "SELECT min(at) FROM event WHERE session = ?1 AND seq BETWEEN ?2 + 1 AND ?2 + 2"
@@ -327,8 +328,8 @@ def _instant(microseconds: int) -> str:
         return from_microseconds(0)
 
 
-def event_by_id(database: Database, opener: Opener, event_id: str) -> Event:
-    """The event whose id begins with these 8 to 32 hex digits.
+def event_by_id(database: Database, opener: Opener, event_id: str, tenant: str | None) -> Event:
+    """The event whose id begins with these 8 to 32 hex digits, among those of one tenant if one is given.
 
     Raises UnknownReference, SessionRemoved, InvalidEvent.
     """
@@ -337,7 +338,7 @@ def event_by_id(database: Database, opener: Opener, event_id: str) -> Event:
         raise UnknownReference("id", event_id)
     first, last = (bytes.fromhex(digits.ljust(32, fill)) for fill in "0f")
     with database.read() as connection:
-        found = fetch(connection, SELECT_BY_PREFIX, (first, last))
+        found = fetch(connection, SELECT_BY_PREFIX, (first, last, tenant))
         if len(found) == 1:
             require_there(connection, found[0][-1])
     if not found:

@@ -13,7 +13,7 @@ INHERITED: Final = ("tool", "task_id", "thread_id", "correlation_id")
 _SAYS_WHO: Final = {
     "agent", "role", "model", "parent_id", "correlation_id", "traceparent", "thread_id", "effect"
 }  # fmt: skip
-_STORE_GIVEN: Final = frozenset({"v", "id", "seq", "ts", "session", "tenant"})
+_STORE_GIVEN: Final = frozenset({"v", "id", "seq", "ts", "session", "tenant", "seen"})
 
 
 def says_the_same(prepared: Prepared, recorded: dict[str, Any]) -> bool:
@@ -22,6 +22,8 @@ def says_the_same(prepared: Prepared, recorded: dict[str, Any]) -> bool:
     if prepared.expect is not None or said.get("kind") == CLAIMED:
         said, recorded = _without_superseded(said), _without_superseded(recorded)
     filled_in = {"parent_id", "effect", *INHERITED} if "call_id" in said else set()
+    if "seen" in recorded:
+        filled_in |= {"parent_id"}  # a participant's
     if "effect" in said:
         filled_in |= {"links"}  # the acceptance that an attempt needs
     if prepared.proposes:  # the same effect, whoever proposes it again: a worker that takes over

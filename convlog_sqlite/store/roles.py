@@ -25,7 +25,7 @@ GRANTED: Final = "role-granted"
 
 SELECT_ENVELOPE: Final = "SELECT bytes FROM envelope WHERE id = ?"
 SELECT_ROLE: Final = """
-SELECT k.text FROM event AS e CROSS JOIN name AS k ON k.id = e.kind
+SELECT k.text FROM event AS e INDEXED BY event_state CROSS JOIN name AS k ON k.id = e.kind
 WHERE e.session = ? AND e.state_key = ? AND e.seq <= ? AND k.text IN ('role-granted', 'role-revoked')
 ORDER BY e.seq DESC LIMIT 1"""
 

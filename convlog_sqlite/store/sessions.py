@@ -24,13 +24,17 @@ from convlog_sqlite.vocabulary import LAST_SEQ
 SELECT_SESSION: Final = "SELECT id, name, tenant, base FROM session WHERE folded = ?"
 SELECT_SESSIONS: Final = """
 SELECT id, name, tenant, base FROM session AS s
-WHERE NOT EXISTS (SELECT 1 FROM removal AS r WHERE r.session = s.id) ORDER BY name"""
+WHERE (?1 IS NULL OR s.tenant = (SELECT id FROM name WHERE text = ?1))
+AND NOT EXISTS (SELECT 1 FROM removal AS r WHERE r.session = s.id) ORDER BY name"""
 SELECT_REMOVAL: Final = """
 SELECT s.name, r.policy, r.version, r.at, r.intent, r.events FROM removal AS r
 CROSS JOIN session AS s ON s.id = r.session WHERE r.session = ?"""
 SELECT_REMOVALS: Final = """
 SELECT s.name, r.policy, r.version, r.at, r.intent, r.events FROM removal AS r
 CROSS JOIN session AS s ON s.id = r.session ORDER BY s.name"""
+SELECT_ANY_OF: Final = "SELECT 1 FROM session WHERE tenant = (SELECT id FROM name WHERE text = ?) LIMIT 1"
+SELECT_TENANT: Final = """
+SELECT n.text FROM session AS s LEFT JOIN name AS n ON n.id = s.tenant WHERE s.id = ?"""
 INSERT_REMOVAL: Final = "INSERT INTO removal VALUES (?, ?, ?, ?, ?, ?, ?)"
 INSERT_SESSION: Final = "INSERT INTO session (name, folded, tenant, base) VALUES (?, ?, ?, ?) RETURNING id"
 INSERT_FORK: Final = "INSERT INTO fork VALUES (?, ?, ?)"
@@ -127,22 +131,45 @@ def _removed(row: tuple[str, str, int, int, bytes, int]) -> RemovedSession:
 
 
 class Sessions:
-    """Sessions by id, remembered per handle: a session never changes, and its row is never deleted."""
+    """Sessions by id, remembered per handle: a session never changes, and its row is never deleted.
 
-    def __init__(self) -> None:
-        self._rows: dict[str, SessionRow] = {}
+    Bound to a tenant, those of that tenant: the others, and those of none, are not there.
+    """
+
+    def __init__(self, tenant: str | None = None, rows: dict[str, SessionRow] | None = None) -> None:
+        """`rows` is what is remembered, whosesoever it is."""
+        self._tenant = tenant
+        self._rows: dict[str, SessionRow] = {} if rows is None else rows
+
+    def of(self, tenant: str | None) -> Sessions:
+        """The sessions of one tenant (None: all), which remember together with these."""
+        return Sessions(tenant, self._rows)
 
     def find(self, connection: Connection, name: str) -> SessionRow | None:
         """The session `name`, or None; removed or not. Raises InvalidEvent when it exists in other case."""
-        row = self._rows.get(name)
-        if row is not None:
-            return row
-        found = fetch(connection, SELECT_SESSION, (name.casefold(),))
-        if not found:
+        row = self._stored(connection, name)
+        if row is None or self._tenant not in (None, row.tenant):
             return None
-        row = _row(connection, found[0])
         if row.name != name:
             raise InvalidEvent("/session", f"differs only by case from the session {row.name!r}")
+        return row
+
+    def find_for(self, connection: Connection, name: str, tenant: str | None) -> SessionRow | None:
+        """What `find` gives; of another tenant than this, if one is given, nothing but that the id is not to be had.
+
+        Raises UnknownReference, InvalidEvent.
+        """
+        row = self._stored(connection, name)
+        if row is not None and tenant is not None and row.tenant != tenant:
+            raise UnknownReference("session", name)
+        return self.find(connection, name)
+
+    def _stored(self, connection: Connection, name: str) -> SessionRow | None:
+        """The session whose id is `name`, in whatever case."""
+        row = self._rows.get(name)
+        if row is None:
+            for found in fetch(connection, SELECT_SESSION, (name.casefold(),)):
+                return _row(connection, found)
         return row
 
     def require(self, connection: Connection, name: str) -> SessionRow:
@@ -154,11 +181,11 @@ class Sessions:
 
     def all(self, connection: Connection) -> list[SessionRow]:
         """Every session that is not removed, by id."""
-        return [_row(connection, row) for row in fetch(connection, SELECT_SESSIONS)]
+        return [_row(connection, row) for row in fetch(connection, SELECT_SESSIONS, (self._tenant,))]
 
     def names(self, connection: Connection) -> dict[int, str]:
         """The id of every session by its number, in the order of the ids."""
-        return {row[0]: row[1] for row in fetch(connection, SELECT_SESSIONS)}
+        return {row[0]: row[1] for row in fetch(connection, SELECT_SESSIONS, (self._tenant,))}
 
     def insert(
         self, connection: Connection, name: str, tenant: str | None, tenant_number: int | None
@@ -183,6 +210,18 @@ class Sessions:
     def remember(self, row: SessionRow) -> None:
         """Keep a row that is committed: a transaction that reads its own rows may yet be rolled back."""
         self._rows[row.name] = row
+
+
+def require_tenant(connection: Connection, tenant: str) -> None:
+    """Raise UnknownReference for a tenant that never had a session."""
+    if not fetch(connection, SELECT_ANY_OF, (tenant,)):
+        raise UnknownReference("tenant", tenant)
+
+
+def tenant_of(connection: Connection, number: int) -> str | None:
+    """The tenant of the session with this number, removed or not."""
+    found: str | None = value(connection, SELECT_TENANT, (number,))
+    return found
 
 
 def _row(connection: Connection, row: tuple[int, str, int | None, int]) -> SessionRow:

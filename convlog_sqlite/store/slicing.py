@@ -9,7 +9,7 @@ says where to go on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from convlog_sqlite import strictjson
@@ -17,93 +17,137 @@ from convlog_sqlite.database import Connection, fetch, value
 from convlog_sqlite.store.reading import SELECT_HEAD, Row
 from convlog_sqlite.store.sessions import Segment, SessionRow
 
-# ?1 session  ?2 after seq  ?3 before seq  ?4 limit
-# ?5 types (bits)  ?6 agents  ?7 roles  ?8 tasks  ?9 threads  ?10 kinds  ?11 performatives  ?12 recipients (lists)
-# ?13 a step of an effect  ?14 tool  ?15 correlation  ?16 recipient
-# ?17 highest sensitivity  ?18 nothing about a person  ?19 nothing unlabelled  ?20 purpose  ?21 facet  ?22 name
+# ?1 session  ?2 after seq  ?3 before seq  ?4 limit  ?5 types (bits)  ?6 a step of an effect
+# ?7 highest sensitivity  ?8 flags that keep an event back  ?9 purpose  and where postings are walked ?10 facet  ?11 name
 LAST_EVENTS: Final = """
-SELECT n.seq, n.pos FROM event AS n
-WHERE n.session = ?1 AND n.seq > ?2 AND n.seq < ?3
-AND (?5 IS NULL OR (1 << n.type) & ?5) AND (?6 IS NULL OR n.agent IN (SELECT value FROM json_each(?6)))
-AND (?7 IS NULL OR n.role IN (SELECT value FROM json_each(?7)))
-AND (?8 IS NULL OR n.task IN (SELECT value FROM json_each(?8)))
-AND (?9 IS NULL OR n.thread IN (SELECT value FROM json_each(?9)))
-AND (?10 IS NULL OR n.kind IN (SELECT value FROM json_each(?10)))
-AND (?11 IS NULL OR n.performative IN (SELECT value FROM json_each(?11)))
-AND (?12 IS NULL OR EXISTS (SELECT 1 FROM json_each(?12) AS j CROSS JOIN posting AS p
-     ON p.session = n.session AND p.facet = 4 AND p.name = j.value AND p.seq = n.seq))
-AND (?13 = 0 OR n.flags & 8) AND (?14 IS NULL OR n.tool = ?14) AND (?15 IS NULL OR n.correlation = ?15)
-AND (?16 IS NULL OR EXISTS (SELECT 1 FROM posting AS p
-     WHERE p.session = n.session AND p.facet = 4 AND p.name = ?16 AND p.seq = n.seq))
-AND n.sensitivity <= ?17 AND (?18 = 0 OR NOT n.flags & 1)
-AND (?19 = 0 OR NOT n.flags & 2 OR EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq))
-AND (?20 IS NULL OR NOT n.flags & 4 OR EXISTS (SELECT 1 FROM purpose AS q
-     WHERE q.session = n.session AND q.seq = n.seq AND q.name = ?20))
+SELECT n.seq, n.pos FROM event AS n WHERE n.session = ?1 AND n.seq > ?2 AND n.seq < ?3
+AND (?5 = 0 OR ?5 >> n.type & 1) AND (?6 = 0 OR n.flags & 8) AND n.sensitivity <= ?7
+AND (NOT n.flags & ?8 OR NOT n.flags & ?8 & 1
+    AND (NOT n.flags & ?8 & 2 OR EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq))
+    AND (NOT n.flags & ?8 & 4 OR EXISTS (SELECT 1 FROM purpose AS q
+         WHERE q.session = n.session AND q.seq = n.seq AND q.name = ?9)))
 AND NOT EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq
-     AND (b.sensitivity > ?17 OR ?18 AND b.person))
+    AND (b.sensitivity > ?7 OR ?8 & b.person))
 ORDER BY n.seq DESC LIMIT ?4"""
 FIRST_EVENTS: Final = """
-SELECT n.seq, n.pos FROM event AS n
-WHERE n.session = ?1 AND n.seq > ?2 AND n.seq < ?3
-AND (?5 IS NULL OR (1 << n.type) & ?5) AND (?6 IS NULL OR n.agent IN (SELECT value FROM json_each(?6)))
-AND (?7 IS NULL OR n.role IN (SELECT value FROM json_each(?7)))
-AND (?8 IS NULL OR n.task IN (SELECT value FROM json_each(?8)))
-AND (?9 IS NULL OR n.thread IN (SELECT value FROM json_each(?9)))
-AND (?10 IS NULL OR n.kind IN (SELECT value FROM json_each(?10)))
-AND (?11 IS NULL OR n.performative IN (SELECT value FROM json_each(?11)))
-AND (?12 IS NULL OR EXISTS (SELECT 1 FROM json_each(?12) AS j CROSS JOIN posting AS p
-     ON p.session = n.session AND p.facet = 4 AND p.name = j.value AND p.seq = n.seq))
-AND (?13 = 0 OR n.flags & 8) AND (?14 IS NULL OR n.tool = ?14) AND (?15 IS NULL OR n.correlation = ?15)
-AND (?16 IS NULL OR EXISTS (SELECT 1 FROM posting AS p
-     WHERE p.session = n.session AND p.facet = 4 AND p.name = ?16 AND p.seq = n.seq))
-AND n.sensitivity <= ?17 AND (?18 = 0 OR NOT n.flags & 1)
-AND (?19 = 0 OR NOT n.flags & 2 OR EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq))
-AND (?20 IS NULL OR NOT n.flags & 4 OR EXISTS (SELECT 1 FROM purpose AS q
-     WHERE q.session = n.session AND q.seq = n.seq AND q.name = ?20))
+SELECT n.seq, n.pos FROM event AS n WHERE n.session = ?1 AND n.seq > ?2 AND n.seq < ?3
+AND (?5 = 0 OR ?5 >> n.type & 1) AND (?6 = 0 OR n.flags & 8) AND n.sensitivity <= ?7
+AND (NOT n.flags & ?8 OR NOT n.flags & ?8 & 1
+    AND (NOT n.flags & ?8 & 2 OR EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq))
+    AND (NOT n.flags & ?8 & 4 OR EXISTS (SELECT 1 FROM purpose AS q
+         WHERE q.session = n.session AND q.seq = n.seq AND q.name = ?9)))
 AND NOT EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq
-     AND (b.sensitivity > ?17 OR ?18 AND b.person))
+    AND (b.sensitivity > ?7 OR ?8 & b.person))
 ORDER BY n.seq LIMIT ?4"""
 LAST_POSTED: Final = """
 SELECT n.seq, n.pos FROM posting AS i CROSS JOIN event AS n ON n.session = i.session AND n.seq = i.seq
-WHERE i.session = ?1 AND i.facet = ?21 AND i.name = ?22 AND i.seq > ?2 AND i.seq < ?3
-AND (?5 IS NULL OR (1 << n.type) & ?5) AND (?6 IS NULL OR n.agent IN (SELECT value FROM json_each(?6)))
-AND (?7 IS NULL OR n.role IN (SELECT value FROM json_each(?7)))
-AND (?8 IS NULL OR n.task IN (SELECT value FROM json_each(?8)))
-AND (?9 IS NULL OR n.thread IN (SELECT value FROM json_each(?9)))
-AND (?10 IS NULL OR n.kind IN (SELECT value FROM json_each(?10)))
-AND (?11 IS NULL OR n.performative IN (SELECT value FROM json_each(?11)))
-AND (?12 IS NULL OR EXISTS (SELECT 1 FROM json_each(?12) AS j CROSS JOIN posting AS p
-     ON p.session = n.session AND p.facet = 4 AND p.name = j.value AND p.seq = n.seq))
-AND (?13 = 0 OR n.flags & 8) AND (?14 IS NULL OR n.tool = ?14) AND (?15 IS NULL OR n.correlation = ?15)
-AND (?16 IS NULL OR EXISTS (SELECT 1 FROM posting AS p
-     WHERE p.session = n.session AND p.facet = 4 AND p.name = ?16 AND p.seq = n.seq))
-AND n.sensitivity <= ?17 AND (?18 = 0 OR NOT n.flags & 1)
-AND (?19 = 0 OR NOT n.flags & 2 OR EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq))
-AND (?20 IS NULL OR NOT n.flags & 4 OR EXISTS (SELECT 1 FROM purpose AS q
-     WHERE q.session = n.session AND q.seq = n.seq AND q.name = ?20))
+WHERE i.session = ?1 AND i.facet = ?10 AND i.name = ?11 AND i.seq > ?2 AND i.seq < ?3
+AND (?5 = 0 OR ?5 >> n.type & 1) AND (?6 = 0 OR n.flags & 8) AND n.sensitivity <= ?7
+AND (NOT n.flags & ?8 OR NOT n.flags & ?8 & 1
+    AND (NOT n.flags & ?8 & 2 OR EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq))
+    AND (NOT n.flags & ?8 & 4 OR EXISTS (SELECT 1 FROM purpose AS q
+         WHERE q.session = n.session AND q.seq = n.seq AND q.name = ?9)))
 AND NOT EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq
-     AND (b.sensitivity > ?17 OR ?18 AND b.person))
+    AND (b.sensitivity > ?7 OR ?8 & b.person))
 ORDER BY i.seq DESC LIMIT ?4"""
 FIRST_POSTED: Final = """
 SELECT n.seq, n.pos FROM posting AS i CROSS JOIN event AS n ON n.session = i.session AND n.seq = i.seq
-WHERE i.session = ?1 AND i.facet = ?21 AND i.name = ?22 AND i.seq > ?2 AND i.seq < ?3
-AND (?5 IS NULL OR (1 << n.type) & ?5) AND (?6 IS NULL OR n.agent IN (SELECT value FROM json_each(?6)))
-AND (?7 IS NULL OR n.role IN (SELECT value FROM json_each(?7)))
-AND (?8 IS NULL OR n.task IN (SELECT value FROM json_each(?8)))
-AND (?9 IS NULL OR n.thread IN (SELECT value FROM json_each(?9)))
-AND (?10 IS NULL OR n.kind IN (SELECT value FROM json_each(?10)))
-AND (?11 IS NULL OR n.performative IN (SELECT value FROM json_each(?11)))
-AND (?12 IS NULL OR EXISTS (SELECT 1 FROM json_each(?12) AS j CROSS JOIN posting AS p
-     ON p.session = n.session AND p.facet = 4 AND p.name = j.value AND p.seq = n.seq))
-AND (?13 = 0 OR n.flags & 8) AND (?14 IS NULL OR n.tool = ?14) AND (?15 IS NULL OR n.correlation = ?15)
-AND (?16 IS NULL OR EXISTS (SELECT 1 FROM posting AS p
-     WHERE p.session = n.session AND p.facet = 4 AND p.name = ?16 AND p.seq = n.seq))
-AND n.sensitivity <= ?17 AND (?18 = 0 OR NOT n.flags & 1)
-AND (?19 = 0 OR NOT n.flags & 2 OR EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq))
-AND (?20 IS NULL OR NOT n.flags & 4 OR EXISTS (SELECT 1 FROM purpose AS q
-     WHERE q.session = n.session AND q.seq = n.seq AND q.name = ?20))
+WHERE i.session = ?1 AND i.facet = ?10 AND i.name = ?11 AND i.seq > ?2 AND i.seq < ?3
+AND (?5 = 0 OR ?5 >> n.type & 1) AND (?6 = 0 OR n.flags & 8) AND n.sensitivity <= ?7
+AND (NOT n.flags & ?8 OR NOT n.flags & ?8 & 1
+    AND (NOT n.flags & ?8 & 2 OR EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq))
+    AND (NOT n.flags & ?8 & 4 OR EXISTS (SELECT 1 FROM purpose AS q
+         WHERE q.session = n.session AND q.seq = n.seq AND q.name = ?9)))
 AND NOT EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq
-     AND (b.sensitivity > ?17 OR ?18 AND b.person))
+    AND (b.sensitivity > ?7 OR ?8 & b.person))
+ORDER BY i.seq LIMIT ?4"""
+# The same, and behind the last parameter: agents, roles, tasks, threads, kinds, performatives, recipients (lists),
+# tool, correlation, recipient. Apart, because to have them in a statement takes as long as the rest of it.
+LAST_EVENTS_TESTED: Final = """
+SELECT n.seq, n.pos FROM event AS n WHERE n.session = ?1 AND n.seq > ?2 AND n.seq < ?3
+AND (?5 = 0 OR ?5 >> n.type & 1) AND (?6 = 0 OR n.flags & 8) AND n.sensitivity <= ?7
+AND (NOT n.flags & ?8 OR NOT n.flags & ?8 & 1
+    AND (NOT n.flags & ?8 & 2 OR EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq))
+    AND (NOT n.flags & ?8 & 4 OR EXISTS (SELECT 1 FROM purpose AS q
+         WHERE q.session = n.session AND q.seq = n.seq AND q.name = ?9)))
+AND NOT EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq
+    AND (b.sensitivity > ?7 OR ?8 & b.person))
+AND (?10 IS NULL OR n.agent IN (SELECT value FROM json_each(?10)))
+AND (?11 IS NULL OR n.role IN (SELECT value FROM json_each(?11)))
+AND (?12 IS NULL OR n.task IN (SELECT value FROM json_each(?12)))
+AND (?13 IS NULL OR n.thread IN (SELECT value FROM json_each(?13)))
+AND (?14 IS NULL OR n.kind IN (SELECT value FROM json_each(?14)))
+AND (?15 IS NULL OR n.performative IN (SELECT value FROM json_each(?15)))
+AND (?16 IS NULL OR EXISTS (SELECT 1 FROM json_each(?16) AS j CROSS JOIN posting AS p
+     ON p.session = n.session AND p.facet = 4 AND p.name = j.value AND p.seq = n.seq))
+AND (?17 IS NULL OR n.tool = ?17) AND (?18 IS NULL OR n.correlation = ?18)
+AND (?19 IS NULL OR EXISTS (SELECT 1 FROM posting AS p
+     WHERE p.session = n.session AND p.facet = 4 AND p.name = ?19 AND p.seq = n.seq))
+ORDER BY n.seq DESC LIMIT ?4"""
+FIRST_EVENTS_TESTED: Final = """
+SELECT n.seq, n.pos FROM event AS n WHERE n.session = ?1 AND n.seq > ?2 AND n.seq < ?3
+AND (?5 = 0 OR ?5 >> n.type & 1) AND (?6 = 0 OR n.flags & 8) AND n.sensitivity <= ?7
+AND (NOT n.flags & ?8 OR NOT n.flags & ?8 & 1
+    AND (NOT n.flags & ?8 & 2 OR EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq))
+    AND (NOT n.flags & ?8 & 4 OR EXISTS (SELECT 1 FROM purpose AS q
+         WHERE q.session = n.session AND q.seq = n.seq AND q.name = ?9)))
+AND NOT EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq
+    AND (b.sensitivity > ?7 OR ?8 & b.person))
+AND (?10 IS NULL OR n.agent IN (SELECT value FROM json_each(?10)))
+AND (?11 IS NULL OR n.role IN (SELECT value FROM json_each(?11)))
+AND (?12 IS NULL OR n.task IN (SELECT value FROM json_each(?12)))
+AND (?13 IS NULL OR n.thread IN (SELECT value FROM json_each(?13)))
+AND (?14 IS NULL OR n.kind IN (SELECT value FROM json_each(?14)))
+AND (?15 IS NULL OR n.performative IN (SELECT value FROM json_each(?15)))
+AND (?16 IS NULL OR EXISTS (SELECT 1 FROM json_each(?16) AS j CROSS JOIN posting AS p
+     ON p.session = n.session AND p.facet = 4 AND p.name = j.value AND p.seq = n.seq))
+AND (?17 IS NULL OR n.tool = ?17) AND (?18 IS NULL OR n.correlation = ?18)
+AND (?19 IS NULL OR EXISTS (SELECT 1 FROM posting AS p
+     WHERE p.session = n.session AND p.facet = 4 AND p.name = ?19 AND p.seq = n.seq))
+ORDER BY n.seq LIMIT ?4"""
+LAST_POSTED_TESTED: Final = """
+SELECT n.seq, n.pos FROM posting AS i CROSS JOIN event AS n ON n.session = i.session AND n.seq = i.seq
+WHERE i.session = ?1 AND i.facet = ?10 AND i.name = ?11 AND i.seq > ?2 AND i.seq < ?3
+AND (?5 = 0 OR ?5 >> n.type & 1) AND (?6 = 0 OR n.flags & 8) AND n.sensitivity <= ?7
+AND (NOT n.flags & ?8 OR NOT n.flags & ?8 & 1
+    AND (NOT n.flags & ?8 & 2 OR EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq))
+    AND (NOT n.flags & ?8 & 4 OR EXISTS (SELECT 1 FROM purpose AS q
+         WHERE q.session = n.session AND q.seq = n.seq AND q.name = ?9)))
+AND NOT EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq
+    AND (b.sensitivity > ?7 OR ?8 & b.person))
+AND (?12 IS NULL OR n.agent IN (SELECT value FROM json_each(?12)))
+AND (?13 IS NULL OR n.role IN (SELECT value FROM json_each(?13)))
+AND (?14 IS NULL OR n.task IN (SELECT value FROM json_each(?14)))
+AND (?15 IS NULL OR n.thread IN (SELECT value FROM json_each(?15)))
+AND (?16 IS NULL OR n.kind IN (SELECT value FROM json_each(?16)))
+AND (?17 IS NULL OR n.performative IN (SELECT value FROM json_each(?17)))
+AND (?18 IS NULL OR EXISTS (SELECT 1 FROM json_each(?18) AS j CROSS JOIN posting AS p
+     ON p.session = n.session AND p.facet = 4 AND p.name = j.value AND p.seq = n.seq))
+AND (?19 IS NULL OR n.tool = ?19) AND (?20 IS NULL OR n.correlation = ?20)
+AND (?21 IS NULL OR EXISTS (SELECT 1 FROM posting AS p
+     WHERE p.session = n.session AND p.facet = 4 AND p.name = ?21 AND p.seq = n.seq))
+ORDER BY i.seq DESC LIMIT ?4"""
+FIRST_POSTED_TESTED: Final = """
+SELECT n.seq, n.pos FROM posting AS i CROSS JOIN event AS n ON n.session = i.session AND n.seq = i.seq
+WHERE i.session = ?1 AND i.facet = ?10 AND i.name = ?11 AND i.seq > ?2 AND i.seq < ?3
+AND (?5 = 0 OR ?5 >> n.type & 1) AND (?6 = 0 OR n.flags & 8) AND n.sensitivity <= ?7
+AND (NOT n.flags & ?8 OR NOT n.flags & ?8 & 1
+    AND (NOT n.flags & ?8 & 2 OR EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq))
+    AND (NOT n.flags & ?8 & 4 OR EXISTS (SELECT 1 FROM purpose AS q
+         WHERE q.session = n.session AND q.seq = n.seq AND q.name = ?9)))
+AND NOT EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq
+    AND (b.sensitivity > ?7 OR ?8 & b.person))
+AND (?12 IS NULL OR n.agent IN (SELECT value FROM json_each(?12)))
+AND (?13 IS NULL OR n.role IN (SELECT value FROM json_each(?13)))
+AND (?14 IS NULL OR n.task IN (SELECT value FROM json_each(?14)))
+AND (?15 IS NULL OR n.thread IN (SELECT value FROM json_each(?15)))
+AND (?16 IS NULL OR n.kind IN (SELECT value FROM json_each(?16)))
+AND (?17 IS NULL OR n.performative IN (SELECT value FROM json_each(?17)))
+AND (?18 IS NULL OR EXISTS (SELECT 1 FROM json_each(?18) AS j CROSS JOIN posting AS p
+     ON p.session = n.session AND p.facet = 4 AND p.name = j.value AND p.seq = n.seq))
+AND (?19 IS NULL OR n.tool = ?19) AND (?20 IS NULL OR n.correlation = ?20)
+AND (?21 IS NULL OR EXISTS (SELECT 1 FROM posting AS p
+     WHERE p.session = n.session AND p.facet = 4 AND p.name = ?21 AND p.seq = n.seq))
 ORDER BY i.seq LIMIT ?4"""
 # The ?6-th posting from here: ?1 session  ?2 after  ?3 before  ?4 facet  ?5 name
 FLOOR: Final = """
@@ -113,16 +157,17 @@ ROOF: Final = """
 SELECT seq FROM posting WHERE session = ?1 AND facet = ?4 AND name = ?5 AND seq > ?2 AND seq < ?3
 ORDER BY seq LIMIT 1 OFFSET ?6"""
 
-# Of events by position, those below the ceilings: ?1 positions, ?2 to ?5 are ?17 to ?20 above.
+# Of events by position, those below the ceilings: ?1 positions, ?2 to ?4 are ?7 to ?9 above.
 BELOW_CEILINGS: Final = """
 SELECT v.session, v.seq, v.pos FROM json_each(?1) AS j CROSS JOIN envelope AS v ON v.pos = j.value
 CROSS JOIN event AS n ON n.session = v.session AND n.seq = v.seq
-WHERE n.sensitivity <= ?2 AND (?3 = 0 OR NOT n.flags & 1)
-AND (?4 = 0 OR NOT n.flags & 2 OR EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq))
-AND (?5 IS NULL OR NOT n.flags & 4 OR EXISTS (SELECT 1 FROM purpose AS q
-     WHERE q.session = n.session AND q.seq = n.seq AND q.name = ?5))
+WHERE n.sensitivity <= ?2
+AND (NOT n.flags & ?3 OR NOT n.flags & ?3 & 1
+    AND (NOT n.flags & ?3 & 2 OR EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq))
+    AND (NOT n.flags & ?3 & 4 OR EXISTS (SELECT 1 FROM purpose AS q
+         WHERE q.session = n.session AND q.seq = n.seq AND q.name = ?4)))
 AND NOT EXISTS (SELECT 1 FROM label AS b WHERE b.session = n.session AND b.seq = n.seq
-     AND (b.sensitivity > ?2 OR ?3 AND b.person))"""
+    AND (b.sensitivity > ?2 OR ?3 & b.person))"""
 # The targets of links of some types, at most ?3 of them for each event.
 SELECT_LINKED: Final = """
 SELECT DISTINCT l.target FROM json_each(?1) AS j CROSS JOIN link AS l ON l.pos = j.value
@@ -131,22 +176,25 @@ SELECT_ROWS: Final = """
 SELECT v.seq, v.id, v.bytes, p.slot, p.sealed FROM json_each(?1) AS j CROSS JOIN envelope AS v ON v.pos = j.value
 LEFT JOIN payload AS p ON p.pos = v.pos"""
 
-_FIRST_LOOK: Final = 256  # rows looked at before the rest of the bound: most tails need no more
+_FIRST_LOOK: Final = 64  # rows
+_FURTHER: Final = 16  # times as many
 
 
 class Ceiling(NamedTuple):
-    """What keeps an event back whatever selects it. `purpose` is a name's number, 0 for none, None for any."""
+    """What keeps an event back whatever selects it: its sensitivity, and what its flags say.
+
+    `flags` are those of ABOUT_A_PERSON, UNLABELLED and FOR_SOME_PURPOSES that do; `purpose` is the number of the
+    name for which the last does not, 0 for none.
+    """
 
     sensitivity: int
-    no_people: bool
-    no_unlabelled: bool
-    purpose: int | None
+    flags: int
+    purpose: int
 
 
-class Probe(NamedTuple):
-    """One walk: what to test on the way, as numbers and JSON lists of numbers, and the posting to walk, if any."""
+class Tests(NamedTuple):
+    """What else to test on the way: lists of numbers in JSON, and single numbers; None: not asked for."""
 
-    types: int | None = None
     agents: str | None = None
     roles: str | None = None
     tasks: str | None = None
@@ -154,12 +202,21 @@ class Probe(NamedTuple):
     kinds: str | None = None
     performatives: str | None = None
     recipients: str | None = None
-    effects: int = 0
     tool: int | None = None
     correlation: int | None = None
     to: int | None = None
-    facet: int | None = None
-    name: int | None = None
+
+
+NO_TESTS: Final = Tests()
+
+
+class Probe(NamedTuple):
+    """One walk: over the postings `walk` (facet and name), or the events themselves. `types` are bits, 0 for all."""
+
+    types: int
+    effects: int
+    walk: tuple[int, int] | tuple[()]
+    tests: Tests
 
 
 class Compiled(NamedTuple):
@@ -196,13 +253,17 @@ def last(
             continue
         head = value(connection, SELECT_HEAD, (part.number,)) or part.after
         end = min(end, head + 1)
-        answers = [
-            _last(connection, part.number, asked, probe, (start, end), limit, scan) for probe in asked.probes
-        ]
-        stopped = max((stop for _, stop in answers if stop is not None), default=None)
-        places = _merged(answers, start if stopped is None else stopped, end)
-        found[:0] = [(part, place) for place in places[-(limit - len(found)) :]] if limit else []
-        if stopped is not None and len(found) < limit:
+        wanted, places, stops = limit - len(found), list[Place](), [start]
+        for probe in asked.probes:
+            # What lies in front of as many as are wanted cannot be among the last of them.
+            low = start if len(places) < wanted else places[-wanted][0] - 1
+            more, stop = _last(connection, part.number, asked, probe, (low, end), wanted, scan)
+            places = sorted({*places, *more})
+            stops += [] if stop is None else [stop]
+        stopped = max(stops)
+        places = [place for place in places if place[0] >= stopped]
+        found[:0] = [(part, place) for place in places[-wanted:]]
+        if len(stops) > 1 and len(found) < limit:
             return Sliced(found, stopped)
     return Sliced(found, None)
 
@@ -221,20 +282,17 @@ def first(
         start, end = max(window[0], part.after), min(window[1], part.upto + 1)
         if end <= start + 1 or len(found) >= limit:
             continue
-        answers = [
-            _first(connection, part.number, asked, probe, (start, end), limit, scan) for probe in asked.probes
-        ]
-        stopped = min((stop for _, stop in answers if stop is not None), default=None)
-        places = _merged(answers, start, end if stopped is None else stopped)
-        found += [(part, place) for place in places[: limit - len(found)]]
-        if stopped is not None and len(found) < limit:
+        wanted, places, stops = limit - len(found), list[Place](), [end]
+        for probe in asked.probes:
+            high = end if len(places) < wanted else places[wanted - 1][0] + 1
+            more, stop = _first(connection, part.number, asked, probe, (start, high), wanted, scan)
+            places = sorted({*places, *more})
+            stops += [] if stop is None else [stop]
+        stopped = min(stops)
+        found += [(part, place) for place in places[:wanted] if place[0] <= stopped]
+        if len(stops) > 1 and len(found) < limit:
             return Sliced(found, stopped)
     return Sliced(found, None)
-
-
-def _merged(answers: Iterable[_Found], lowest: int, highest: int) -> list[Place]:
-    """What any of the probes found, each event once, ascending, where all of them are known to have looked."""
-    return sorted({place for places, _ in answers for place in places if lowest <= place[0] <= highest})
 
 
 def _last(
@@ -248,15 +306,16 @@ def _last(
 ) -> _Found:
     after, end = window
     found: list[Place] = []
-    sql = LAST_EVENTS if probe.facet is None else LAST_POSTED
+    sql = _LAST[bool(probe.walk), probe.tests != NO_TESTS]
     for look in _looks(scan, limit):
-        if probe.facet is None:
+        if not probe.walk or end - look <= after + 1:
             floor = end - look if end - look > after + 1 else None
         else:
-            floor = value(connection, FLOOR, (session, after, end, probe.facet, probe.name, look - 1))
+            floor = value(connection, FLOOR, (session, after, end, *probe.walk, look - 1))
         start = after if floor is None else floor - 1
-        place = _place(session, (start, end), limit - len(found), asked.ceiling, probe)
-        found += fetch(connection, sql, place)
+        found += fetch(
+            connection, sql, _place(session, (start, end), limit - len(found), asked.ceiling, probe)
+        )
         if len(found) >= limit or floor is None:
             return found, None
         end = floor
@@ -274,34 +333,55 @@ def _first(
 ) -> _Found:
     start, before = window
     found: list[Place] = []
-    sql = FIRST_EVENTS if probe.facet is None else FIRST_POSTED
+    sql = _FIRST[bool(probe.walk), probe.tests != NO_TESTS]
     for look in _looks(scan, limit):
-        if probe.facet is None:
+        if start + look >= before - 1:
+            roof = None
+        elif not probe.walk:
             head = value(connection, SELECT_HEAD, (session,)) or start
-            roof = start + look if start + look < min(before - 1, head) else None
+            roof = start + look if start + look < head else None
         else:
-            roof = value(connection, ROOF, (session, start, before, probe.facet, probe.name, look - 1))
+            roof = value(connection, ROOF, (session, start, before, *probe.walk, look - 1))
         end = before if roof is None else roof + 1
-        place = _place(session, (start, end), limit - len(found), asked.ceiling, probe)
-        found += fetch(connection, sql, place)
+        found += fetch(
+            connection, sql, _place(session, (start, end), limit - len(found), asked.ceiling, probe)
+        )
         if len(found) >= limit or roof is None:
             return found, None
         start = roof
     return found, start
 
 
+# By whether postings are walked, and whether there is more to test.
+_LAST: Final = {
+    (False, False): LAST_EVENTS,
+    (False, True): LAST_EVENTS_TESTED,
+    (True, False): LAST_POSTED,
+    (True, True): LAST_POSTED_TESTED,
+}
+_FIRST: Final = {
+    (False, False): FIRST_EVENTS,
+    (False, True): FIRST_EVENTS_TESTED,
+    (True, False): FIRST_POSTED,
+    (True, True): FIRST_POSTED_TESTED,
+}
+
+
 def _place(
     session: int, window: tuple[int, int], limit: int, ceiling: Ceiling, probe: Probe
 ) -> tuple[int | str | None, ...]:
-    """The parameters of a walk; what to walk is only asked for where that is a posting."""
-    asked = (session, *window, limit, *probe[:-2], *ceiling)
-    return asked if probe.facet is None else (*asked, *probe[-2:])
+    """The parameters of a walk."""
+    asked = (session, *window, limit, probe.types, probe.effects, *ceiling, *probe.walk)
+    return asked if probe.tests == NO_TESTS else (*asked, *probe.tests)
 
 
-def _looks(scan: int, limit: int) -> Iterable[int]:
-    """How many rows to look at, and then how many more."""
-    near = min(scan, max(_FIRST_LOOK, 2 * limit))
-    return (near, scan - near) if scan > near else (near,)
+def _looks(scan: int, limit: int) -> Iterator[int]:
+    """How many rows to look at, and then how many more: most walks find what they want near by."""
+    look = max(_FIRST_LOOK, 2 * limit)
+    while scan > 0:
+        yield min(look, scan)
+        scan -= look
+        look *= _FURTHER
 
 
 def linked(connection: Connection, positions: Sequence[int], types: Sequence[int], limit: int) -> list[int]:

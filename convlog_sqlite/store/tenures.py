@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from convlog_sqlite import strictjson
-from convlog_sqlite.database import Connection, fetch
+from convlog_sqlite.database import Connection, fetch, value
+from convlog_sqlite.store.reading import SELECT_HEAD
 from convlog_sqlite.store.sessions import SessionRow
 from convlog_sqlite.vocabulary import LAST_SEQ, unescaped
 
@@ -29,6 +30,18 @@ FROM name AS w CROSS JOIN posting AS p ON p.session = ?1 AND p.facet = 6 AND p.n
 CROSS JOIN event AS e ON e.session = p.session AND e.seq = p.seq CROSS JOIN name AS s ON s.id = e.state_key
 WHERE w.text = 'task-depends'
 ORDER BY 1"""
+
+# The same of some new events, whatever their kinds.
+SELECT_NEW_TENURES: Final = """
+SELECT e.seq, coalesce(k.status, 'depends'), coalesce(t.text, s.text), a.text, v.bytes
+FROM event AS e CROSS JOIN name AS w ON w.id = e.kind LEFT JOIN task_kind AS k ON k.kind = w.text
+CROSS JOIN name AS a ON a.id = e.agent CROSS JOIN envelope AS v ON v.pos = e.pos
+LEFT JOIN name AS t ON t.id = e.task AND k.status IS NOT NULL LEFT JOIN name AS s ON s.id = e.state_key
+WHERE e.session = ?1 AND e.seq > ?2 AND e.seq <= ?3
+AND (k.status IN ('created', 'assigned', 'claimed') AND t.id IS NOT NULL OR w.text = 'task-depends' AND s.id IS NOT NULL)
+ORDER BY e.seq"""
+
+_FEW: Final = 500
 
 
 @dataclass(slots=True)
@@ -61,9 +74,12 @@ class Tenures:
             after = max(self.seq, part.after)
             if after >= min(part.upto, upto):
                 continue
-            place = (part.number, after, min(part.upto, upto))
-            for seq, status, text, agent, envelope in fetch(connection, SELECT_TENURES, place):
-                self.seq = seq
+            head = value(connection, SELECT_HEAD, (part.number,)) or part.after
+            end = min(part.upto, upto, head)
+            if after >= end:
+                continue
+            sql = SELECT_NEW_TENURES if end - after <= _FEW else SELECT_TENURES
+            for _, status, text, agent, envelope in fetch(connection, sql, (part.number, after, end)):
                 if status == "depends":
                     self._depend(text)
                 elif status == "claimed":
@@ -71,6 +87,7 @@ class Tenures:
                 else:
                     to = strictjson.load(envelope).get("to", ()) if status == "assigned" else ()
                     self._give(text, to)
+            self.seq = end
 
     def _give(self, task: str, holders: Iterable[str]) -> None:
         for before in self._holders.get(task, ()):

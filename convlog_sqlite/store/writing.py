@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from convlog_sqlite import canonical, sealing, strictjson
-from convlog_sqlite.database import DATA_VERSION, Connection, fetch, value
+from convlog_sqlite.database import Connection, fetch, value
 from convlog_sqlite.errors import (
     EffectElsewhere,
     IdempotencyConflict,
@@ -25,13 +25,16 @@ from convlog_sqlite.errors import (
 from convlog_sqlite.events import Corrupt, Event, Live
 from convlog_sqlite.instants import Clock, from_microseconds, id_bytes, id_text, new_event_id
 from convlog_sqlite.keystore import Keystore
-from convlog_sqlite.store import blobs, effects, fences, labels, rules
+from convlog_sqlite.store import blobs, effects, fences, labels, listening, rules
 from convlog_sqlite.store.calls import is_answered
+from convlog_sqlite.store.heads import Heads
+from convlog_sqlite.store.listening import Heard, Listening, Recall, Recorded
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.places import Place
 from convlog_sqlite.store.preparing import Described, Prepared, describe
 from convlog_sqlite.store.reading import (
     EFFECT_FACET,
+    EFFECT_WORD,
     FACETS,
     PROPOSAL_FACET,
     SELECT_STORE_HEAD,
@@ -40,8 +43,15 @@ from convlog_sqlite.store.reading import (
 )
 from convlog_sqlite.store.repeating import INHERITED, holds_the_same, says_the_same
 from convlog_sqlite.store.rows import Rows
-from convlog_sqlite.store.sessions import SessionRow, Sessions, require_there
-from convlog_sqlite.vocabulary import ABOUT_A_PERSON, LABEL_KIND, LINKS, TYPES
+from convlog_sqlite.store.sessions import SessionRow, Sessions, require_there, tenant_of
+from convlog_sqlite.vocabulary import (
+    ABOUT_A_PERSON,
+    LABEL_KIND,
+    LINKS,
+    LISTENING_KEY,
+    OF_AN_EFFECT,
+    TYPES,
+)
 
 HIGHEST_SLOT: Final = "SELECT coalesce(max(number), -1) FROM slot"
 SELECT_SESSION_HEAD: Final = """
@@ -63,7 +73,6 @@ DELETE_OPEN: Final = "DELETE FROM open_call WHERE session = ? AND seq = ? RETURN
 _AGENT_FACET, _TASK_FACET, _THREAD_FACET, _TO_FACET, _KIND_FACET = (
     FACETS[key] for key in ("agent", "task_id", "thread_id", "to", "kind")
 )
-_REMEMBERED_HEADS: Final = 4096
 _TOOL_CALL: Final = TYPES["tool_call"]
 
 
@@ -95,32 +104,6 @@ class _Resolved(NamedTuple):
 _NOTHING_RESOLVED: Final = _Resolved(None, None, ())
 
 
-@dataclass(slots=True)
-class Heads:
-    """The ends of the chains as this handle left them: (seq or pos, chain), to be read from the tables no more.
-
-    They hold as long as nobody else commits, which SQLite's data_version tells inside the transaction, and
-    as long as nothing of ours is rolled back: then they are forgotten.
-    """
-
-    version: int = -1
-    moved: bool = True  # another connection committed since somebody asked, and took note
-    store: tuple[int, bytes] | None = None
-    sessions: dict[int, tuple[int, bytes]] = field(default_factory=dict)
-
-    def refresh(self, connection: Connection) -> None:
-        """Forget what another connection may have moved. Called first in each transaction."""
-        version: int = value(connection, DATA_VERSION)
-        if version != self.version or len(self.sessions) > _REMEMBERED_HEADS:
-            self.forget()
-            self.version, self.moved = version, True
-
-    def forget(self) -> None:
-        """Read the heads from the tables again."""
-        self.store = None
-        self.sessions.clear()
-
-
 @dataclass(frozen=True, slots=True)
 class Context:
     """What every batch of an open store needs."""
@@ -131,7 +114,9 @@ class Context:
     names: Names
     sessions: Sessions
     opener: Opener
+    recall: Recall
     heads: Heads = field(default_factory=Heads)
+    is_bound: bool = False  # to a tenant: then a session's drafts name no event of another tenant
 
 
 class Batch:
@@ -173,14 +158,24 @@ class Batch:
         """Seal what is added from now on under these keys."""
         self._slots = slots
 
-    def add(self, prepared: Prepared) -> Appended:
-        """Record one draft. Raises Refused before anything of it is kept."""
+    def listening(self, heard: Heard | Recorded | None) -> Listening | None:
+        """What is asked of one append, and written down with it; None where neither is anything."""
+        mode = self._context.heads.mode(self._connection, self.session)
+        if heard is None and mode == listening.OFF:
+            return None
+        own, stamps = heard if isinstance(heard, Heard) else None, heard is not None
+        where = self._connection, self.session, self._seq
+        return Listening(*where, mode, own, self._context.recall, stamps, self._intern)
+
+    def add(self, prepared: Prepared, hears: Listening | None = None) -> Appended:
+        """Record one draft, held to what its author had heard. Raises Refused before anything of it is kept."""
         digest = None
         if prepared.idempotency_key is not None or prepared.event_id is not None:
             digest = self._idempotency_digest(prepared)
             first = self._first(prepared, digest)
             if first is not None:
                 return Appended(first, new=False)
+        prepared = prepared if hears is None else hears.stamp(prepared)
         is_label = prepared.envelope.get("kind") == LABEL_KIND
         # A label without content may be what it takes to find and erase the rest.
         if prepared.described.subjects and not (is_label and prepared.payload == b"{}"):
@@ -192,6 +187,8 @@ class Batch:
         keys, described, resolved = prepared.envelope, prepared.described, _NOTHING_RESOLVED
         place = self._place(event_id, microseconds) if prepared.is_ruled else None
         if place is not None and prepared.event_id is None:
+            if self._context.is_bound and "parent_id" in keys:
+                self._require("parent_id", keys["parent_id"])  # the rules look at it, and say what they see
             keys = rules.judge(place, prepared, keys)
         if described.refers or keys is not prepared.envelope:
             keys, resolved = self._resolve(keys, imported=prepared.event_id is not None)
@@ -215,6 +212,10 @@ class Batch:
             self._rows.idempotency.append((digest, self._pos))
             self._recorded[digest] = self._pos
         self._here[event_id] = (self._pos, self.session.number, self._seq, prepared.type, envelope)
+        if hears is not None:
+            hears.wrote(keys["agent"], self._pos, self._seq, event_id)
+        if keys.get("state_key") == LISTENING_KEY:
+            self._context.heads.modes.pop(self.session.number, None)
         return Appended(Event(envelope, Live(prepared.payload)), new=True)
 
     @property
@@ -305,8 +306,8 @@ class Batch:
             posting.append((session, _KIND_FACET, numbers[5], seq))
         if said.decides:
             posting.append((session, PROPOSAL_FACET, numbers[6], seq))
-        if said.effect is not None:
-            posting.append((session, EFFECT_FACET, known.get(said.effect) or intern(said.effect), seq))
+        if said.flags & OF_AN_EFFECT:
+            posting.append((session, EFFECT_FACET, known.get(EFFECT_WORD) or intern(EFFECT_WORD), seq))
         for text in said.purposes:
             rows.purpose.append((session, seq, known.get(text) or intern(text)))
 
@@ -380,9 +381,15 @@ class Batch:
         if wanted in self._here:
             return _Reference(*self._here[wanted])
         rows = fetch(self._connection, SELECT_REFERENCE, (wanted,))
-        if not rows or not rows[0][4]:
+        if not rows or not rows[0][4] or not self._reaches(rows[0][1]):
             raise UnknownReference(pointer, event_id)
         return _Reference(*rows[0])
+
+    def _reaches(self, session: int) -> bool:
+        """Whether drafts may name events of a session, by its number."""
+        if not self._context.is_bound or session == self.session.number:
+            return True
+        return tenant_of(self._connection, session) == self.session.tenant
 
     def _idempotency_digest(self, prepared: Prepared) -> bytes | None:
         if prepared.idempotency_key is None:
@@ -405,6 +412,8 @@ class Batch:
                 return Event(self._here[prepared.event_id][4], Live(prepared.payload))
             rows = fetch(self._connection, SELECT_REFERENCE, (prepared.event_id,))
             if rows:
+                if not self._reaches(rows[0][1]):
+                    raise UnknownReference("id", id_text(prepared.event_id))
                 require_there(self._connection, rows[0][1])
                 return Event(rows[0][4], Live(prepared.payload))
         if digest is None:

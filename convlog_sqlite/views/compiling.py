@@ -9,10 +9,17 @@ from typing import Any, Final
 from convlog_sqlite import strictjson
 from convlog_sqlite.database import Connection
 from convlog_sqlite.store.names import Names
-from convlog_sqlite.store.reading import EFFECT_FACET, FACETS, PROPOSAL_FACET, correlation_digest
-from convlog_sqlite.store.slicing import Ceiling, Compiled, Probe
+from convlog_sqlite.store.reading import EFFECT_FACET, EFFECT_WORD, FACETS, PROPOSAL_FACET, correlation_digest
+from convlog_sqlite.store.slicing import Ceiling, Compiled, Probe, Tests
 from convlog_sqlite.views.definition import ANY_PURPOSE, Select, View
-from convlog_sqlite.vocabulary import EFFECT_STATES, PROPOSALS, SENSITIVITIES, TYPES
+from convlog_sqlite.vocabulary import (
+    ABOUT_A_PERSON,
+    FOR_SOME_PURPOSES,
+    PROPOSALS,
+    SENSITIVITIES,
+    TYPES,
+    UNLABELLED,
+)
 
 _MOST_WALKS: Final = 64  # of one select: a name each; where there are more, the events themselves are walked
 _NOBODY: Final = 0  # the number of no name
@@ -40,11 +47,15 @@ def compiled(connection: Connection, names: Names, asked: Asked, filters: Mappin
         sets = _narrowed(_sets(select, asked), filters)
         if sets is not None:
             probes.extend(_probes(_Numbers(connection, names), select, sets, filters))
-    purpose = None
-    if asked.purpose != ANY_PURPOSE:
-        purpose = _NOBODY if asked.purpose is None else names.find(connection, asked.purpose) or _NOBODY
-    ceiling = Ceiling(SENSITIVITIES[view.max_sensitivity], not view.people, not view.unlabelled, purpose)
-    return Compiled(list(dict.fromkeys(probes)), ceiling)
+    return Compiled(list(dict.fromkeys(probes)), ceiling(connection, names, view, asked.purpose))
+
+
+def ceiling(connection: Connection, names: Names, view: View, purpose: str | None) -> Ceiling:
+    """What a view keeps back, whatever selects it, from who reads for a purpose."""
+    flags = (0 if view.people else ABOUT_A_PERSON) | (0 if view.unlabelled else UNLABELLED)
+    flags |= 0 if purpose == ANY_PURPOSE else FOR_SOME_PURPOSES
+    number = None if purpose is None else names.find(connection, purpose)
+    return Ceiling(SENSITIVITIES[view.max_sensitivity], flags, number or _NOBODY)
 
 
 def _sets(select: Select, asked: Asked) -> _Sets:
@@ -101,24 +112,19 @@ def _probes(numbers: _Numbers, select: Select, sets: _Sets, filters: Mapping[str
     if any(found is not None and not found for found in lists.values()):
         return
     types = sets["type"]
-    column: dict[str, Any] = {
-        "types": None if types is None else sum(1 << TYPES[name] for name in types),
-        "effects": int(select.effects),
-        "tool": numbers.one(filters["tool"]) if "tool" in filters else None,
-        "to": numbers.one(filters["to"]) if "to" in filters else None,
-        "correlation": correlation_digest(filters["correlation_id"]) if "correlation_id" in filters else None,
-    }
+    bits = 0 if types is None else sum(1 << TYPES[name] for name in types)
     walk = _walk(numbers, select, sets, lists)
-    for key, field in _FIELDS.items():
-        found = lists[key]
-        if found is not None and (walk is None or walk[0] != key):
-            column[field] = strictjson.dump(found).decode()
-    if walk is None:
-        yield Probe(**column)
-        return
-    _, facet, walked = walk
-    for name in walked:
-        yield Probe(**column, facet=facet, name=name)
+    tests: dict[str, Any] = {
+        field: strictjson.dump(found).decode()
+        for key, field in _FIELDS.items()
+        if (found := lists[key]) is not None and (walk is None or walk[0] != key)
+    }
+    tests |= {key: numbers.one(filters[key]) for key in ("tool", "to") if key in filters}
+    if "correlation_id" in filters:
+        tests["correlation"] = correlation_digest(filters["correlation_id"])
+    walks: list[tuple[int, int] | tuple[()]] = [()] if walk is None else [(walk[1], name) for name in walk[2]]
+    for one in walks:
+        yield Probe(bits, int(select.effects), one, Tests(**tests))
 
 
 _FIELDS: Final = {
@@ -135,7 +141,7 @@ def _walk(
         ("addressed", FACETS["to"], lists["addressed"]),
         ("task_id", FACETS["task_id"], lists["task_id"]),
         ("thread_id", FACETS["thread_id"], lists["thread_id"]),
-        ("effects", EFFECT_FACET, numbers.of(EFFECT_STATES) if select.effects else None),
+        ("effects", EFFECT_FACET, numbers.of([EFFECT_WORD]) if select.effects else None),
     ]
     performatives = sets["performative"]
     if performatives is not None and performatives <= PROPOSALS:

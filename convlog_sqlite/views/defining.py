@@ -30,6 +30,18 @@ class Views(NamedTuple):
     standing: dict[str, View]
     versions: dict[tuple[str, int], View]
 
+    def of(self, tenant: str | None) -> Views:
+        """Those that a handle bound to a tenant knows: the shipped ones, and those that are for that tenant."""
+        if tenant is None:
+            return self
+        versions = {key: view for key, view in self.versions.items() if key[1] == 0 or view.tenant == tenant}
+        standing = {name: versions[name, 0] for name in SHIPPED}
+        for name, view in self.standing.items():
+            if view.tenant == tenant:
+                standing.pop(name, None)
+                standing[name] = view
+        return Views(standing, versions)
+
     def find(self, name: str) -> View:
         """The view `name`, or the version that `name@version` names. Raises UnknownReference."""
         found = self.standing.get(name)

@@ -19,7 +19,7 @@ from convlog_sqlite.errors import InvalidEvent, NotAuthorized, UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.instants import id_bytes
 from convlog_sqlite.projections.projection import Look, Projection
-from convlog_sqlite.store import reading, roles, slicing
+from convlog_sqlite.store import folding, reading, roles, slicing
 from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
 from convlog_sqlite.store.reader import Page, Reader
 from convlog_sqlite.store.reading import SCAN
@@ -314,7 +314,7 @@ class Slice:
         row = self._row(connection)
         if row is None:
             return []
-        ceiling = self._compiled(connection, row, {}).ceiling
+        ceiling = compiling.ceiling(connection, self._reader.names, self.view, self.purpose)
         return slicing.rows(
             connection, slicing.below(connection, row, positions, ceiling, self._through.upto)
         )
@@ -334,8 +334,11 @@ class _Looking(Look):
 
     def named(self, event_ids: Iterable[str]) -> dict[str, Event]:
         """Events by id, as the slice shows them."""
-        found = ((event_id, self._slice.shown(event)) for event_id, event in super().named(event_ids).items())
-        return {event_id: event for event_id, event in found if event is not None}
+        with self._reader.database.read() as connection:
+            rows = folding.by_ids(connection, dict.fromkeys(event_ids))
+        named = [event for session, row in rows for event in self._reader.opener.events(session, [row])]
+        found = [self._slice.shown(event) for event in named]
+        return {event.id: event for event in found if event is not None}
 
     def shown(self, event: Event) -> dict[str, Any]:
         """The value of a mutation as keys of a rendering, or that the view withholds it."""
