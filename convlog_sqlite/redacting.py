@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from convlog_sqlite.drafts import is_event_id
@@ -70,12 +70,7 @@ class Redacting:
             if wanted:
                 require_whole_store(self.tenant, act)
         given = {"event": tuple(events), "session": session, "task": task, "agent": agent, "subject": subject}
-        scopes = {kind: names for kind, names in given.items() if names}
-        if len(scopes) != 1:
-            raise InvalidEvent("/scope", "one of events, session, task, agent or subject")
-        ((kind, names),) = scopes.items()
-        scope = Scope(kind, names if isinstance(names, tuple) else (names,), self.tenant)
-        self._check_scope(scope)
+        scope = self._scope(given)
         override = (override_hold,) if isinstance(override_hold, str) else tuple(override_hold)
         found = self._redactor().redact(
             scope,
@@ -90,6 +85,16 @@ class Redacting:
         if fence and not dry_run and self._mirror is not None and self._mirror.enabled:
             self._mirror.after_append(STORE_SESSION)
         return found
+
+    def _scope(self, given: Mapping[str, str | tuple[str, ...] | None]) -> Scope:
+        """The one scope that was given, which exists. Raises InvalidEvent, UnknownReference."""
+        scopes = {kind: names for kind, names in given.items() if names}
+        if len(scopes) != 1:
+            raise InvalidEvent("/scope", "one of events, session, task, agent or subject")
+        ((kind, names),) = scopes.items()
+        scope = Scope(kind, names if isinstance(names, tuple) else (str(names),), self.tenant)
+        self._check_scope(scope)
+        return scope
 
     def _check_scope(self, scope: Scope) -> None:
         if self._store.database.read_only:

@@ -90,6 +90,7 @@ OF_TENANTS: Final = frozenset(
         "approve",
         "reject",
         "why",
+        "memory",
         "verify",
         "redact",
         "label",
