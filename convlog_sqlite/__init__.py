@@ -56,6 +56,7 @@ from convlog_sqlite.errors import (
     PayloadLost,
     PayloadUnreadable,
     ProjectionFailed,
+    PromotionRefused,
     Refused,
     SchemaTooNew,
     ScrubFailed,
@@ -91,6 +92,7 @@ from convlog_sqlite.projections.differences import Discrepancy
 from convlog_sqlite.projections.projection import Look, Projection
 from convlog_sqlite.recalling import Seen
 from convlog_sqlite.redaction import Redaction
+from convlog_sqlite.remembering import Claim
 from convlog_sqlite.replaying import Replayed
 from convlog_sqlite.residue import Residue
 from convlog_sqlite.retention import RetentionPolicy
@@ -157,6 +159,7 @@ __all__ = [
     "Backup",
     "BackupRefused",
     "CallKeys",
+    "Claim",
     "ConversationLog",
     "ConvlogError",
     "Corrupt",
@@ -224,6 +227,7 @@ __all__ = [
     "Point",
     "Projection",
     "ProjectionFailed",
+    "PromotionRefused",
     "Reading",
     "Receipt",
     "Recovery",

@@ -28,8 +28,10 @@ from typing import Any, Final, Self, Unpack
 
 from convlog_sqlite.aio_acting import AsyncActing
 from convlog_sqlite.aio_backup import AsyncBackingUp
+from convlog_sqlite.aio_erasing import AsyncErasing
 from convlog_sqlite.aio_joining import AsyncJoining
 from convlog_sqlite.aio_labelling import AsyncLabelling
+from convlog_sqlite.aio_memory import AsyncRecollecting, AsyncRemembering
 from convlog_sqlite.aio_moment import AsyncMoment
 from convlog_sqlite.aio_replaying import AsyncReplaying
 from convlog_sqlite.aio_state import AsyncProjecting, AsyncStates
@@ -43,14 +45,12 @@ from convlog_sqlite.follow import Waiter
 from convlog_sqlite.kek import KeySource
 from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.moment import DEFAULT_LIMIT
-from convlog_sqlite.redaction import Redaction
 from convlog_sqlite.scrubbing import Scrubber
 from convlog_sqlite.session import Session
 from convlog_sqlite.store.listening import RECORDED, Hears
 from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reading import SCAN
-from convlog_sqlite.store.sessions import RemovedSession
 from convlog_sqlite.store.tracing import Trace
 from convlog_sqlite.tenancy import require_own
 from convlog_sqlite.threads import Appender, Result, Threads
@@ -61,7 +61,7 @@ _READERS: Final = 4
 _FINDINGS_AT_ONCE: Final = 100
 
 
-class AsyncSession(AsyncJoining, AsyncActing, AsyncStates, AsyncThrough, AsyncReplaying):
+class AsyncSession(AsyncJoining, AsyncActing, AsyncStates, AsyncThrough, AsyncReplaying, AsyncRemembering):
     """The twin of Session: the same verbs, awaited. Made by `AsyncConversationLog.session`."""
 
     _log: AsyncConversationLog
@@ -190,7 +190,9 @@ def _close(pages: Generator[Page, None, None], close: Callable[[], None]) -> Non
     close()  # one that was never started does not close its waiter
 
 
-class AsyncConversationLog(AsyncLabelling, AsyncProjecting, AsyncBackingUp, AsyncViewing):
+class AsyncConversationLog(
+    AsyncLabelling, AsyncErasing, AsyncProjecting, AsyncBackingUp, AsyncViewing, AsyncRecollecting
+):
     """The twin of ConversationLog. Opened by `async with`; several tasks and loops may use it."""
 
     def __init__(self, opened: Callable[[], ConversationLog]) -> None:
@@ -329,50 +331,6 @@ class AsyncConversationLog(AsyncLabelling, AsyncProjecting, AsyncBackingUp, Asyn
         """See `ConversationLog.export_to`."""
         asked = {"view": view, "reader": reader, "purpose": purpose}
         return await self.run(lambda: self.sync.export_to(directory, *session_ids, **asked))
-
-    async def exports(self) -> list[str]:
-        """See `ConversationLog.exports`."""
-        return await self.run(self.sync.exports)
-
-    async def forget_export(self, directory: str | Path) -> None:
-        """See `ConversationLog.forget_export`."""
-        await self.run(lambda: self.sync.forget_export(directory))
-
-    async def removed_sessions(self) -> list[RemovedSession]:
-        """See `ConversationLog.removed_sessions`."""
-        return await self.run(self.sync.removed_sessions)
-
-    async def redact(
-        self,
-        *,
-        events: Sequence[str] = (),
-        session: str | None = None,
-        task: str | None = None,
-        agent: str | None = None,
-        subject: str | None = None,
-        reason: str,
-        by: str,
-        dry_run: bool = False,
-        override_hold: str | Sequence[str] = (),
-        fence: bool = False,
-        verify: bool = False,
-    ) -> Redaction:
-        """See `ConversationLog.redact`. Once begun, it goes on to its end though the caller is cancelled."""
-        return await self.run(
-            lambda: self.sync.redact(
-                events=events,
-                session=session,
-                task=task,
-                agent=agent,
-                subject=subject,
-                reason=reason,
-                by=by,
-                dry_run=dry_run,
-                override_hold=override_hold,
-                fence=fence,
-                verify=verify,
-            )
-        )
 
     async def verify(
         self, *session_ids: str, anchor: Anchor | None = None, projections: bool = False

@@ -16,6 +16,7 @@ from convlog_sqlite.joining import DEFAULT_READINGS, Joining
 from convlog_sqlite.listeners import NEWS_LIMIT, Listener, News
 from convlog_sqlite.participants import OwnVerbs, Participant, Saying
 from convlog_sqlite.recalling import Seen
+from convlog_sqlite.remembering import Claim, PromotedKeys, ProposedKeys
 from convlog_sqlite.store.listening import Hears
 from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page
@@ -143,6 +144,31 @@ class AsyncParticipant(AsyncListener, OwnVerbs[Awaitable[Event]]):
     async def recover(self, reconcile: Reconciler | None = None, *, limit: int = DEFAULT_EFFECTS) -> Recovery:
         """See `Participant.recover`."""
         return await self._acting.recover(self.agent, reconcile, limit=limit)
+
+    async def propose_memory(
+        self, events: Sequence[Event | str], claim: Any, **how: Unpack[ProposedKeys]
+    ) -> Event:
+        """See `Participant.propose_memory`."""
+        participant = self._participant
+        return await self._log.to_its_end(lambda: participant.propose_memory(events, claim, **how))
+
+    async def promote(
+        self,
+        events: Sequence[Event | str] = (),
+        claim: Any = ABSENT,
+        *,
+        approved_by: Event | str | None,
+        **how: Unpack[PromotedKeys],
+    ) -> Event:
+        """See `Participant.promote`."""
+        participant = self._participant
+        return await self._log.to_its_end(
+            lambda: participant.promote(events, claim, approved_by=approved_by, **how)
+        )
+
+    async def retract(self, claim: Event | Claim | str) -> Event:
+        """See `Participant.retract`."""
+        return await self._log.to_its_end(lambda: self._participant.retract(claim))
 
     async def ask(
         self,

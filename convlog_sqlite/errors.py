@@ -35,6 +35,7 @@
     │  ├─ StateConflict        what it was decided on no longer stands
     │  ├─ StaleContext         others wrote what its author has not heard
     │  ├─ NotAuthorized        no valid approval, or not this agent's to give
+    │  ├─ PromotionRefused     rules forbid that a claim becomes memory
     │  ├─ EffectTransitionError  an effect does not go from that state to this one
     │  ├─ EffectClaimed        another worker holds the effect
     │  ├─ EffectCommitted      the effect took place; here is its result
@@ -356,6 +357,18 @@ class NotAuthorized(Refused):
     def __init__(self, agent: str, rule: str) -> None:
         self.agent, self.rule = agent, rule
         super().__init__(f"{agent} is not authorized: {rule}")
+
+
+class PromotionRefused(Refused):
+    """The claim does not become memory. `rules` are all that refuse it: (code, id of the event it is about or None).
+
+    `vocabulary.PROMOTION_RULES` says what each code means.
+    """
+
+    def __init__(self, rules: Sequence[tuple[str, str | None]]) -> None:
+        self.rules = tuple(rules)
+        said = (code if event is None else f"{code} ({event})" for code, event in self.rules)
+        super().__init__(f"the claim does not become memory: {', '.join(said)}")
 
 
 class EffectTransitionError(Refused):

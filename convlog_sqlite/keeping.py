@@ -166,18 +166,20 @@ class Keeping:
         self._record(role_draft("role-revoked", holder, role, by))
 
     @whole_store
-    def apply_retention(self, *, by: str, dry_run: bool = False) -> Redaction:
+    def apply_retention(self, *, by: str, dry_run: bool = False, keep_derived: bool = False) -> Redaction:
         """Erase what the policies say is due now, as `redact` does; what a hold covers is kept and counted.
 
         There is one redaction for each session and policy, which names the policy and its version. Closed
         sessions that a policy with the target `envelope` says are due are removed whole: each is recorded by
-        a `session-removed` in `_store`. Readings that one with the target `reading` says are due go: that is a
-        `readings-expired` there. Nothing else ever applies the policies. Raises InvalidEvent, StoreError.
+        a `session-removed` in `_store`. A claim goes with its evidence, unless a hold or a `min_age` keeps it, or
+        `keep_derived` does: then it shows that its evidence is gone. Readings that a policy with the target `reading`
+        says are due go: that is a `readings-expired` there. Nothing else ever applies the policies. Raises
+        InvalidEvent, StoreError.
         """
         check_name(by, "/by")
         if not dry_run:
             self._check_writable()
-        found = self._redactor().retain(by=by, dry_run=dry_run)
+        found = self._redactor().retain(by=by, dry_run=dry_run, keep_derived=keep_derived)
         if found.readings and not dry_run and self._mirror is not None and self._mirror.enabled:
             self._mirror.after_append(STORE_SESSION)
         return found

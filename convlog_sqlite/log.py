@@ -39,6 +39,7 @@ from convlog_sqlite.labelling import Labelling
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.noting import note
 from convlog_sqlite.projecting import Projecting
+from convlog_sqlite.recollecting import Recollecting
 from convlog_sqlite.redacting import Redacting
 from convlog_sqlite.redaction import Redactor
 from convlog_sqlite.scrubbing import Scrubber, scrubber_of
@@ -67,7 +68,17 @@ class Anchor:
 
 
 class ConversationLog(
-    Redacting, Keeping, BackingUp, Accepting, Labelling, Projecting, Viewing, Exporting, Tracing, Branching
+    Redacting,
+    Keeping,
+    BackingUp,
+    Accepting,
+    Labelling,
+    Projecting,
+    Viewing,
+    Exporting,
+    Tracing,
+    Branching,
+    Recollecting,
 ):
     """An open store. Safe to use from several threads; open it anew after fork().
 

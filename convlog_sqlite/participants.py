@@ -26,6 +26,7 @@ from convlog_sqlite.effects import CallKeys, Effect, Receipt, Reconciler, Recove
 from convlog_sqlite.errors import InvalidEvent, NotAuthorized
 from convlog_sqlite.events import Event
 from convlog_sqlite.listeners import Listener, Recording
+from convlog_sqlite.remembering import Claim, PromotedKeys, ProposedKeys, Remembering
 from convlog_sqlite.store.listening import Heard, Recorded
 from convlog_sqlite.verbs import EventKeys, Verbs
 from convlog_sqlite.vocabulary import EFFECT_LEASE, JOINED_KIND, LEFT_KIND, MAX_NAME, agent_key
@@ -43,7 +44,7 @@ class Author(Protocol):
     def append_many(self, drafts: Iterable[Draft]) -> list[Event]: ...
 
 
-class Conversation(Verbs[Event], Acting, ABC):
+class Conversation(Verbs[Event], Acting, Remembering, ABC):
     """What a participant needs of the session that it takes part in. `Session` is one."""
 
     @abstractmethod
@@ -269,6 +270,25 @@ class Participant(Listener, OwnVerbs[Event]):
     def recover(self, reconcile: Reconciler | None = None, *, limit: int = DEFAULT_EFFECTS) -> Recovery:
         """See `Session.recover`."""
         return self.session.recover(self.agent, reconcile, limit=limit)
+
+    def propose_memory(self, events: Sequence[Event | str], claim: Any, **how: Unpack[ProposedKeys]) -> Event:
+        """See `Session.propose_memory`."""
+        return self.session.propose_memory(events, claim, by=self.agent, **how)
+
+    def promote(
+        self,
+        events: Sequence[Event | str] = (),
+        claim: Any = ABSENT,
+        *,
+        approved_by: Event | str | None,
+        **how: Unpack[PromotedKeys],
+    ) -> Event:
+        """See `Session.promote`."""
+        return self.session.promote(events, claim, by=self.agent, approved_by=approved_by, **how)
+
+    def retract(self, claim: Event | Claim | str) -> Event:
+        """See `Session.retract`."""
+        return self.session.retract(claim, by=self.agent)
 
     def ask(self, body: str, *, to: str, task_id: str | None = None, timeout: float | None = None) -> Event:
         """See `Session.ask`."""

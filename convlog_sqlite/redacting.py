@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from convlog_sqlite.drafts import is_event_id
@@ -43,6 +43,7 @@ class Redacting(ABC):
         override_hold: str | Sequence[str] = (),
         fence: bool = False,
         verify: bool = False,
+        keep_derived: bool = False,
     ) -> Redaction:
         """Erase the content of events, and leave the record that they existed, which still verifies.
 
@@ -53,7 +54,8 @@ class Redacting(ABC):
         unless `override_hold` names it: that is recorded in the redaction. With `verify`, every file is searched
         afterwards, by another process, for the content and keys of the first 1,000 of them: see `residue`. With
         `fence`, which goes with a subject, appends that name that person are refused from then on, in every
-        process, until `lift_fence`.
+        process, until `lift_fence`. Claims that were promoted or proposed from the events go with them, unless
+        `keep_derived`: then they stay, and show that their evidence is gone.
 
         On a log that is bound to a tenant, what is in its sessions; a fence, overriding a hold and the search of
         every file are refused there.
@@ -69,15 +71,17 @@ class Redacting(ABC):
             if wanted:
                 require_whole_store(self.tenant, act)
         given = {"event": tuple(events), "session": session, "task": task, "agent": agent, "subject": subject}
-        scopes = {kind: names for kind, names in given.items() if names}
-        if len(scopes) != 1:
-            raise InvalidEvent("/scope", "one of events, session, task, agent or subject")
-        ((kind, names),) = scopes.items()
-        scope = Scope(kind, names if isinstance(names, tuple) else (names,), self.tenant)
-        self._check_scope(scope)
+        scope = self._scope(given)
         override = (override_hold,) if isinstance(override_hold, str) else tuple(override_hold)
         found = self._redactor().redact(
-            scope, reason=reason, by=by, dry_run=dry_run, override=override, verify=verify, fence=fence
+            scope,
+            reason=reason,
+            by=by,
+            dry_run=dry_run,
+            override=override,
+            verify=verify,
+            fence=fence,
+            keep_derived=keep_derived,
         )
         if fence and not dry_run and self._mirror is not None and self._mirror.enabled:
             self._mirror.after_append(STORE_SESSION)
@@ -85,6 +89,15 @@ class Redacting(ABC):
 
     @abstractmethod
     def _redactor(self) -> Redactor: ...
+    def _scope(self, given: Mapping[str, str | tuple[str, ...] | None]) -> Scope:
+        """The one scope that was given, which exists. Raises InvalidEvent, UnknownReference."""
+        scopes = {kind: names for kind, names in given.items() if names}
+        if len(scopes) != 1:
+            raise InvalidEvent("/scope", "one of events, session, task, agent or subject")
+        ((kind, names),) = scopes.items()
+        scope = Scope(kind, names if isinstance(names, tuple) else (str(names),), self.tenant)
+        self._check_scope(scope)
+        return scope
 
     def _check_scope(self, scope: Scope) -> None:
         if self._store.database.read_only:

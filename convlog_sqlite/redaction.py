@@ -34,7 +34,7 @@ from convlog_sqlite.residue import SEARCHED_EVENTS, Mark, Residue, marks_of, sea
 from convlog_sqlite.retention import Rules
 from convlog_sqlite.store import copies, opening
 from convlog_sqlite.store.emptying import Emptier
-from convlog_sqlite.store.erasing import Eraser, Intent, Scope, has_intents, newest_slots
+from convlog_sqlite.store.erasing import Decision, Eraser, Intent, Scope, has_intents, newest_slots
 from convlog_sqlite.store.expiring import Due, Expiry
 from convlog_sqlite.store.fences import FENCE_KEY
 from convlog_sqlite.store.lapsing import Lapsing
@@ -53,8 +53,9 @@ class Redaction:
     was applied, `policies` counts the erased events by policy, written `id@version`; `removed` names the closed
     sessions that were removed whole, each with its policy, and `kept` those that are due and stay, each with what
     needs it: open-call, open-effect, fork, hold, min-age or erasure-pending. `readings` counts by
-    policy what is no longer known to have been read. `residue` is what a search of every file found of them
-    afterwards, None where none was asked for.
+    policy what is no longer known to have been read. `derived` of the erased ones are claims and proposed claims
+    that went with their evidence, `derived_kept` are those that stay though it went. `residue` is what a search of
+    every file found of them afterwards, None where none was asked for.
     """
 
     matched: int = 0
@@ -70,6 +71,8 @@ class Redaction:
     removed: dict[str, str] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
     readings: dict[str, int] = field(default_factory=dict)
+    derived: int = 0
+    derived_kept: int = 0
     residue: list[Residue] | None = None
 
     @property
@@ -85,6 +88,8 @@ class Redaction:
             "already",
             "held",
             "protected",
+            "derived",
+            "derived_kept",
             "policies",
             "removed",
             "kept",
@@ -120,27 +125,27 @@ class Redactor:
         override: Sequence[str] = (),
         fence: bool = False,
         verify: bool = False,
+        keep_derived: bool = False,
     ) -> Redaction:
         """Erase what is in `scope`. See `ConversationLog.redact`."""
         check(scope, reason, by)
         fencing = self._fence(scope, by) if fence else None
         scope = self._keyed(scope)
         if dry_run:
-            decision = self._eraser(self._store.database).look(scope, override)
-            erased = sum(map(len, decision.positions.values()))
-            return Redaction(decision.matched, erased, decision.already, decision.protected, dry_run=True)
+            eraser = self._eraser(self._store.database)
+            decision = eraser.look(scope, override, keep_derived=keep_derived)
+            return _decided(decision, dry_run=True)
         self._store.keystore.check_usable()  # else the event that says what was erased could not be written
         with _Alone(self._store) as database:
             eraser = self._eraser(database)
             self._catch_up(eraser)
-            decision, intents = eraser.intend(scope, by, reason, override, fencing)
-            found = Redaction(decision.matched, 0, decision.already, decision.protected)
+            decision, intents = eraser.intend(scope, by, reason, override, fencing, keep_derived=keep_derived)
+            found = _decided(decision, dry_run=False)
             marks = self._marks(eraser, intents) if verify else None
             # What others left half done is finished too, and is not this caller's to hear of.
             of_others = [intent for intent in intents if not eraser.is_of(intent, scope.tenant)]
             self._finish(eraser, of_others, Redaction())
             self._finish(eraser, [intent for intent in intents if intent not in of_others], found)
-            found.erased = sum(map(len, decision.positions.values()))
             found.wal_truncated = database.truncate_wal()
             if marks is not None:
                 found.residue = search(marks, self._places(database))
@@ -154,7 +159,9 @@ class Redactor:
         """
         with _Alone(self._store) as database:
             eraser = self._eraser(database)
-            _, intents = eraser.intend(Scope("event", tuple(events)), by, reason, override)
+            # What went with them then is among them; what was kept then stays.
+            scope = Scope("event", tuple(events))
+            _, intents = eraser.intend(scope, by, reason, override, keep_derived=True)
             for intent in intents:
                 eraser.erase(intent)
                 eraser.settle(intent, eraser.copies_of(intent))
@@ -177,13 +184,14 @@ class Redactor:
             copied = [directory / path for path in copies.paths(connection)]
         return [directory, Path(self._store.keystore.path), *copied]
 
-    def retain(self, *, by: str, dry_run: bool) -> Redaction:
+    def retain(self, *, by: str, dry_run: bool, keep_derived: bool = False) -> Redaction:
         """Erase what the retention policies say is due. See `ConversationLog.apply_retention`."""
         now = self._clock()
         if dry_run:
             going = self._removals(self._store.database, now).look()
             leaving = {session for session, ruling in going.items() if ruling.kept is None}
-            planned = _of_due(self._expiry(self._store.database, now).look(leaving), going, dry_run=True)
+            due = self._expiry(self._store.database, now).look(leaving, keep_derived=keep_derived)
+            planned = _of_due(due, going, dry_run=True)
             planned.readings = _by_policy(self._lapsing(self._store.database, now).look().policies)
             return planned
         self._store.keystore.check_usable()  # as above
@@ -194,7 +202,7 @@ class Redactor:
             self._finish(eraser, eraser.pending(), before)  # a session whose erasure is half done stays
             # Sessions first: of one that goes, no event needs to be erased by itself.
             going = self._removals(database, now).intend(by, "retention", now)
-            due = self._expiry(database, now).intend(by, "retention", now)
+            due = self._expiry(database, now).intend(by, "retention", now, keep_derived=keep_derived)
             found = _of_due(due, going, dry_run=False)
             found.redactions, found.unreachable = before.redactions, before.unreachable
             self._finish(eraser, eraser.pending(), found)
@@ -339,6 +347,18 @@ def check(scope: Scope, reason: str, by: str) -> None:
     check_name(by, "/by")
 
 
+def _decided(decision: Decision, *, dry_run: bool) -> Redaction:
+    return Redaction(
+        decision.matched,
+        sum(map(len, decision.positions.values())),
+        decision.already,
+        decision.protected,
+        dry_run=dry_run,
+        derived=sum(decision.derived.values()),
+        derived_kept=decision.kept,
+    )
+
+
 def _of_due(due: Due, going: Mapping[str, Ruling], *, dry_run: bool) -> Redaction:
     counts = due.policies.copy()
     removed, kept = {}, {}
@@ -358,6 +378,8 @@ def _of_due(due: Due, going: Mapping[str, Ruling], *, dry_run: bool) -> Redactio
         policies=policies,
         removed=removed,
         kept=kept,
+        derived=due.derived,
+        derived_kept=len(due.kept),
     )
 
 

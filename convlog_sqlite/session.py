@@ -23,6 +23,7 @@ from convlog_sqlite.participants import Appending, Author
 from convlog_sqlite.projections import differences
 from convlog_sqlite.projections.differences import Discrepancy
 from convlog_sqlite.projections.projection import Projection
+from convlog_sqlite.remembering import Claim
 from convlog_sqlite.replaying import Pace, Replayed, borders, marked, parts
 from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
 from convlog_sqlite.store.listening import RECORDED, Hears
@@ -45,6 +46,7 @@ class Log(Appending, Protocol):
     def fork_session(self, session: str, new_id: str, at: Point | None, agent: str) -> Event: ...
     def waiter(self) -> Waiter: ...
     def state_of(self, session: str, wanted: str | Projection, at: int | None, *, rebuild: bool) -> Any: ...
+    def memory(self, scope: str | None, *, session: str | None, whole: bool) -> list[Claim]: ...
     def through(
         self,
         session: str,
@@ -92,6 +94,9 @@ class Session(Joining):
         informed = Session(self._log, self.id, self.tenant)
         informed._hears = RECORDED
         return informed
+
+    def _claims(self, scope: str | None, *, whole: bool) -> list[Claim]:
+        return self._log.memory(scope, session=self.id, whole=whole) if self.head else []
 
     def bound(self, author: Author) -> Session:
         """The session as one in which `author` writes: everything that is recorded goes through it."""

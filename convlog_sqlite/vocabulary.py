@@ -64,6 +64,10 @@ LABEL_KIND: Final = "event-labelled"
 FENCE_KIND: Final = "subject-fenced"
 LIFTED_KIND: Final = "fence-lifted"
 KEYS_KIND: Final = "keys-rotated"
+PROPOSED_KIND: Final = "memory-proposed"
+PROMOTED_KIND: Final = "memory-promoted"
+RETRACTED_KIND: Final = "memory-retracted"
+CEILING_KIND: Final = "memory-ceiling-set"
 JOINED_KIND: Final = "agent-joined"
 LEFT_KIND: Final = "agent-left"
 EXPIRED_KIND: Final = "readings-expired"
@@ -106,8 +110,10 @@ KINDS: Final = {
     "listening-*": "what the session asks of participants that have not heard the others: required, warned or off",
     "redaction": "content was erased",
     "event-labelled": "an event is about more people, or more sensitive, than it says",
+    "memory-proposed": "a claim is to become memory, once another agent accepts it",
     "memory-promoted": "a claim became memory",
     "memory-retracted": "a claim left memory",
+    "memory-ceiling-set": "how sensitive evidence may be that claims are made of",
     "view-defined": "a view has a new definition",
     "policy-set": "a retention policy has a new version",
     "policy-removed": "a retention policy ended",
@@ -151,6 +157,40 @@ def agent_key(agent: str) -> str:
 def dependency_key(task_id: str, on: str) -> str:
     """The state key of one task's waiting for another."""
     return f"depends/{escaped(task_id)}/{escaped(on)}"
+
+
+# What is derived from evidence: it says what that said, and goes with it.
+CLAIM_KINDS: Final = frozenset({PROPOSED_KIND, PROMOTED_KIND})
+MEMORY_KINDS: Final = CLAIM_KINDS | {RETRACTED_KIND}
+
+# An event for this purpose, or a restricted one, is private: no claim is made of it.
+PRIVATE_PURPOSE: Final = "private"
+MEMORY_CEILING: Final = "confidential"  # unless the store says otherwise
+
+# Everything that can refuse a claim, by its code.
+PROMOTION_RULES: Final = {
+    "evidence-missing": "no evidence is named, or it is no event of the session",
+    "evidence-unreadable": "content of the evidence, or of what was approved, is erased, locked, lost or corrupt",
+    "evidence-conflict": "agents decided apart on the piece of state that the evidence sets",
+    "evidence-ended": "the evidence is a claim that no longer stands, or one that is only proposed",
+    "sensitivity": "the evidence, or the claim, is more sensitive than memory may be",
+    "private": "the evidence is private: restricted, or for the purpose `private`",
+    "purpose": "not all of the evidence may be used for it, or nothing is left that all of it may be used for",
+    "fenced": "the evidence is about a person about whom nothing more is to be recorded",
+    "approval-missing": "it names no acceptance of a proposed claim",
+    "approval-own": "the claimant accepted it",
+    "approval-other": "another claim was accepted, or that of another agent",
+    "approval-revoked": "it was rejected or cancelled since, or who accepted it no longer holds the role",
+    "approval-used": "another claim was promoted by it",
+    "conflict": "another claim stands for the key, and is not superseded",
+    "superseded": "what it supersedes is no claim that stands",
+    "expired": "the claim has expired",
+}
+
+
+def memory_key(scope: str, key: str) -> str:
+    """The state key of a claim."""
+    return f"memory/{escaped(scope)}/{escaped(key)}"
 
 
 MAX_NAME: Final = 256  # characters

@@ -87,6 +87,15 @@ def filled(session, name):
     session.mutation("skill-activated", name, agent=agent)
     session.grant_role(f"{name}-dba", "dba", agent=agent)
     session.depends(task, f"{name}-first", agent=agent)
+    claimed = session.propose_memory(
+        [made["message"]], f"{name} claim", scope="store", key="shared", by=agent
+    )
+    accepted = session.approve(claimed, agent=f"{name}-peer")
+    made |= {
+        "claimed": claimed,
+        "accepted": accepted,
+        "claim": session.promote(by=agent, approved_by=accepted),
+    }
     return made
 
 
@@ -266,6 +275,12 @@ def log_calls(world):
         "append_drafts": [((name, tenant, a_draft), {}) for name in sessions for tenant in (None, "globex")]
         + [((OWN, None, [one]), {}) for one in naming],
         "append_foreign": [((name, [(world.imported, draft())]), {}) for name in sessions],
+        "claim": [((event_id,), {}) for event_id in every],
+        "memory": [((), {"whole": whole, **more}) for whole in (False, True) for more in
+                   ({}, {"purpose": "x"}, {"reader": "acme-lead"}, *({"session": name} for name in sessions))]
+        + [((scope,), {}) for scope in ("store", "session", "agent:globex-agent")],
+        "memory_ceiling": [((), {})],
+        "retract": [((event_id,), {"by": "a"}) for event_id in every],
         "append_together": [(([(name, None, a_draft) for name in sessions],), {})],
         "created": [],
         "diff": [((a, b), {}) for a in sessions for b in sessions],
@@ -319,6 +334,7 @@ WHOLE_STORE = {
     "release_hold": (("x",), {"by": "a"}),
     "remove_policy": (("globex-policy",), {"by": "a"}),
     "revoke_role": (("warden", "warden-role"), {"by": "a"}),
+    "set_memory_ceiling": (("internal",), {"by": "a"}),
     "set_policy": ((RetentionPolicy(id="mine", max_age="1d"),), {"by": "a"}),
     "set_task_kind": (("x", "done"), {"by": "a"}),
     "status": ((), {}),
@@ -392,6 +408,11 @@ def session_calls(world):
         "replay": [((), {}), *(((), {"start": event_id}) for event_id in every)],
         "reply_to": [((event_id,), {"timeout": 0}) for event_id in every],
         "request": [(("acme?",), by | {"to": "ops"})],
+        "memory": [((), {"whole": whole}) for whole in (False, True)],
+        "promote": [((), {"by": "acme-agent", "approved_by": event_id}) for event_id in every],
+        "propose_memory": [(([event_id], "acme"), {"by": "acme-agent"}) for event_id in every]
+        + [(([every[0]], "acme"), {"by": "acme-agent", "supersedes": [event_id]}) for event_id in every],
+        "retract": [((event_id,), {"by": "acme-agent"}) for event_id in every],
         "revoke_role": [(("x", "dba"), by)],
         "seen": [((name,), {}) for name in ("acme-agent", "shared", "globex-reader")]
         + [(("acme-agent", event_id), {}) for event_id in every],
@@ -502,7 +523,7 @@ def public(kind):
         (AsyncSession, lambda world: {*session_calls(world), *WAITERS}),
         (Moment, lambda world: set(MOMENT_CALLS)),
         (AsyncMoment, lambda world: set(MOMENT_CALLS)),
-        (Slice, lambda world: {*slice_calls(world), "oldest"}),  # asked in a transaction
+        (Slice, lambda world: {*slice_calls(world), "oldest", "admitted"}),  # asked in a transaction
         (AsyncSlice, lambda world: {*slice_calls(world), "sync"}),
         (Participant, lambda world: {*participant_calls(world), *BETWEEN}),
         (AsyncParticipant, lambda world: {*participant_calls(world), *BETWEEN}),
@@ -772,8 +793,16 @@ def test_the_async_twins_give_nothing_of_another_tenant(world):
             targets.append((await log.session(OWN).at(3), MOMENT_CALLS, ()))
             for name in (OWN, OTHER):
                 targets.append((await log.session(name).through("everything"), slice_calls(world), (name,)))
-                targets.append((await log.session(name).listener("b", view="everything"), participant_calls(world), (name,)))
-            targets.append((await log.session(OWN).join("acme-agent", role="worker"), participant_calls(world), ()))
+                targets.append(
+                    (
+                        await log.session(name).listener("b", view="everything"),
+                        participant_calls(world),
+                        (name,),
+                    )
+                )
+            targets.append(
+                (await log.session(OWN).join("acme-agent", role="worker"), participant_calls(world), ())
+            )
             for target, table, given in targets:
                 for name, call, arguments in calls(target, table):
                     try:
@@ -840,6 +869,12 @@ def verb_calls():
         [verb, name, "--view", "everything"] for verb in ("tail", "state", "export") for name in named
     )
     yield from ([verb, "{event}", "--view", "everything"] for verb in ("show", "why"))
+    yield from (
+        ["memory", verb, *more] for verb in ("list", "export") for more in ([], *([name] for name in named))
+    )
+    yield from (["memory", verb, "{event}", "--by", "acme-agent"] for verb in ("promote", "retract"))
+    yield from (["memory", "show", "{event}"], ["memory", "ceiling"])
+    yield ["memory", "propose", "{event}", "--claim", "x", "--by", "acme-agent"]
 
 
 def test_no_verb_prints_anything_of_another_tenant(world, capfdbinary, monkeypatch):

@@ -48,6 +48,7 @@ VERBS: Final = {
     "why": Entry("people", "why", "people", "convlog why 0197a3c4"),
     "view": Entry("views", "view", "people", "convlog view explain 0197a3c4 --as backend"),
     "seen": Entry("participants", "seen", "people", "convlog seen backend-dev build --at 0197a3c4"),
+    "memory": Entry("memory", "memory", "people", "convlog memory promote 0197a3c4 --by backend"),
     "status": Entry("care", "status", "care", "convlog status"),
     "verify": Entry("care", "verify", "care", "convlog verify --anchor head.json"),
     "redact": Entry(
@@ -95,6 +96,7 @@ OF_TENANTS: Final = frozenset(
         "view",
         "why",
         "seen",
+        "memory",
         "verify",
         "redact",
         "label",

@@ -114,7 +114,7 @@ def _of_options(given: dict[str, Any]) -> Draft:
     for name, said in given.items():
         if name in _VALUES:
             key, is_json = _VALUES[name]
-            keys[key] = _json(said, key) if is_json else _text(said)
+            keys[key] = json_of(said, key) if is_json else text_of(said)
         elif name == "link":
             keys["links"] = _links(said)
         elif name == "expect":
@@ -130,12 +130,14 @@ def _of_options(given: dict[str, Any]) -> Draft:
     return Draft(**keys)
 
 
-def _text(given: str) -> str:
+def text_of(given: str) -> str:
+    """What an option says, as it is; `-` stands for standard input."""
     # What is no UTF-8 becomes lone surrogates, as in arguments, and the log refuses those.
     return _standard_input().decode("utf-8", "surrogateescape") if given == STDIN else given
 
 
-def _json(given: str, key: str) -> Any:
+def json_of(given: str, key: str) -> Any:
+    """The JSON that an option says, for a key of a draft; `-` stands for standard input. Raises InvalidEvent."""
     try:
         return parse_json(_standard_input() if given == STDIN else given)
     except InvalidEvent as refused:

@@ -29,12 +29,13 @@ def redact(
     override: key.Override = None,
     verify: key.Verify = False,
     fence: key.Fence = False,
+    keep_derived: key.KeepDerived = False,
     dry_run: key.DryRun = False,
     yes: key.Yes = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Erase content for good: events, or all of a session, task, agent or person; without a scope, what the retention policies say is due.
+    """Erase content for good: events, or all of a session, task, agent or person; without a scope, what the retention policies say is due. Claims of memory that were made of it go too.
 
     The record that each event existed stays, says by which redaction it was erased, and verifies. On a terminal the plan is shown and you are asked. Elsewhere --event goes ahead, and anything wider needs --yes.
 
@@ -51,14 +52,22 @@ def redact(
             raise usage_error(
                 "goes with a scope: --event, --session, --task, --agent or --subject", "--reason"
             )
-        retention.apply(context, by=by, yes=yes, dry_run=dry_run, store=store, as_json=as_json)
+        retention.apply(
+            context,
+            by=by,
+            yes=yes,
+            dry_run=dry_run,
+            keep_derived=keep_derived,
+            store=store,
+            as_json=as_json,
+        )
         return
     if len(scope) > 1:
         raise usage_error("one scope at a time", " / ".join(f"--{name}" for name in ("event", *_WIDE)))
     if reason is None:
         raise usage_error("is needed to erase something named", "--reason")
     wanted = scope | {"reason": reason, "by": by, "override_hold": override or ()}
-    wanted |= {"verify": verify, "fence": fence}
+    wanted |= {"verify": verify, "fence": fence, "keep_derived": keep_derived}
     _erase(context, wanted, dry_run=dry_run, yes=yes, store=store, as_json=as_json)
 
 
@@ -108,6 +117,10 @@ def _sentences(found: Redaction) -> list[str]:
     lines = [f"{found.erased} of {found.matched} events {will}"]
     if found.already:
         lines.append(f"{found.already} erased already")
+    if found.derived:
+        lines.append(f"{found.derived} of them are claims of memory, or proposed ones, made of the others")
+    if found.derived_kept:
+        lines.append(f"{found.derived_kept} claims of memory made of them are kept")
     if found.protected:
         lines.append(f"{found.protected} protected: redactions, and what the store says of itself")
     return lines

@@ -50,6 +50,14 @@ Fence = Annotated[
         show_default=False,
     ),
 ]
+KeepDerived = Annotated[
+    bool,
+    typer.Option(
+        "--keep-derived",
+        help="Keep the claims of memory that were made of it; they show that their evidence is gone.",
+        show_default=False,
+    ),
+]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Say what would be erased, erase nothing.", show_default=False)
 ]

@@ -216,6 +216,7 @@ def apply(
     by: str,
     yes: bool,
     dry_run: bool,
+    keep_derived: bool = False,
     store: str | None = None,
     as_json: bool = False,
 ) -> None:
@@ -226,12 +227,12 @@ def apply(
     on = render.screen(context, as_json=as_json)
     if dry_run:
         with reading(context, store) as log:
-            _report(log.apply_retention(by=by, dry_run=True), on)
+            _report(log.apply_retention(by=by, dry_run=True, keep_derived=keep_derived), on)
         return
     with writing(context, store, create=False) as log:
         if not yes:
-            _ask(log, by)
-        found = log.apply_retention(by=by)
+            _ask(log, by, keep_derived=keep_derived)
+        found = log.apply_retention(by=by, keep_derived=keep_derived)
     _report(found, on)
     if not found.complete:
         sys.stdout.flush()
@@ -251,10 +252,10 @@ def complain_of_unreachable(found: Redaction) -> None:
         complain(f"{root} is not there: mount it, or, if it was deleted: convlog export --forget {root}")
 
 
-def _ask(log: ConversationLog, by: str) -> None:
+def _ask(log: ConversationLog, by: str, *, keep_derived: bool) -> None:
     if not sys.stdin.isatty():
         raise usage_error("nobody can be asked here; --dry-run shows the plan, --yes applies it", "--yes")
-    planned = log.apply_retention(by=by, dry_run=True)
+    planned = log.apply_retention(by=by, dry_run=True, keep_derived=keep_derived)
     for line in _plan(planned):
         typer.echo(line, err=True)
     if not (planned.erased or planned.removed or planned.readings):
@@ -268,6 +269,10 @@ def _plan(planned: Redaction) -> list[str]:
     lines = [f"{count} {will} by policy {version}" for version, count in planned.policies.items()]
     if planned.held:
         lines.append(f"{planned.held} due, but kept by a hold")
+    if planned.derived:
+        lines.append(f"{planned.derived} of them are claims of memory, or proposed ones, made of the others")
+    if planned.derived_kept:
+        lines.append(f"{planned.derived_kept} claims of memory made of them are kept")
     removed = "would be removed" if planned.dry_run else "removed"
     for version, count in planned.readings.items():
         lines.append(f"{count} readings {removed} by policy {version}")

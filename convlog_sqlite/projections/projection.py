@@ -50,6 +50,26 @@ class Look:
             for row, event in zip(rows, self._reader.opener.events(segment.name, rows), strict=True)
         }
 
+    def named(self, event_ids: Iterable[str]) -> dict[str, Event]:
+        """Events of the session by id, those that there are."""
+        wanted, place = dict.fromkeys(event_ids), self._place
+        if place is None or not wanted:
+            return {}
+        upto = {segment.name: segment.upto for segment in place.segments}
+        with self._reader.database.read() as connection:
+            found = folding.by_ids(connection, wanted)
+        opened = [
+            self._reader.opener.events(session, [row])[0]
+            for session, row in found
+            if row[0] <= upto.get(session, 0)
+        ]
+        return {event.id: event for event in opened}
+
+    @property
+    def now(self) -> int:
+        """The clock, in microseconds: a rendering may say what is over by now."""
+        return self._reader.clock() // 1000
+
     def shown(self, event: Event) -> dict[str, Any]:
         """The value of a mutation, whole, as keys of a rendering: `value`, or why there is none to see."""
         if event.redacted:

@@ -25,6 +25,7 @@ from convlog_sqlite.errors import (
 )
 from convlog_sqlite.events import Event
 from convlog_sqlite.projections.agents import AGENTS
+from convlog_sqlite.projections.memories import MEMORIES
 from convlog_sqlite.projections.plans import PLANS
 from convlog_sqlite.projections.projection import Look, Projection
 from convlog_sqlite.projections.states import STATE
@@ -37,7 +38,7 @@ from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.snapshots import Generation, Snapshots, Subject, generation
 
 TASKS: Final = "tasks"
-_SHIPPED: Final = (STATE, OPEN, PLANS, AGENTS, CALLS, EFFECTS, THREADS, APPROVALS)
+_SHIPPED: Final = (STATE, OPEN, PLANS, AGENTS, CALLS, EFFECTS, THREADS, APPROVALS, MEMORIES)
 SHIPPED: Final[Mapping[str, Projection]] = {projection.name: projection for projection in _SHIPPED}
 NAMES: Final = tuple(sorted([TASKS, *SHIPPED]))
 

@@ -36,9 +36,10 @@ from convlog_sqlite.errors import UnderHold, UnknownReference
 from convlog_sqlite.events import Erased, Live
 from convlog_sqlite.instants import Clock, id_bytes, id_text, new_event_id
 from convlog_sqlite.keystore import Keystore, erasure_record
-from convlog_sqlite.store import copies, fences, snapshots
+from convlog_sqlite.store import copies, deriving, fences, snapshots
 from convlog_sqlite.store.candidates import at_position
 from convlog_sqlite.store.committing import Writer
+from convlog_sqlite.store.deriving import Reach
 from convlog_sqlite.store.preparing import Prepared, prepare
 from convlog_sqlite.store.reading import FACETS, SUBJECT_FACET
 from convlog_sqlite.store.reserved import Hold, standing, subjects_of
@@ -135,12 +136,17 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a redaction found: positions to erase by session, and how many were erased already or protected."""
+    """What a redaction found: positions to erase by session, and how many were erased already or protected.
+
+    Of those to erase, `derived` by session are claims that go with their evidence; `kept` are claims that stay.
+    """
 
     positions: dict[tuple[int, str], list[int]]
     matched: int
     already: int
     protected: int
+    derived: Mapping[int, int]
+    kept: int
 
 
 def find(connection: Connection, scope: Scope) -> list[int]:
@@ -160,11 +166,12 @@ def find(connection: Connection, scope: Scope) -> list[int]:
     return sorted(found)
 
 
-def decide(connection: Connection, positions: Iterable[int]) -> Decision:
-    """Sort positions out: redaction events and the store's own session are never erased."""
+def decide(connection: Connection, positions: Iterable[int], reach: Reach = deriving.NOTHING) -> Decision:
+    """Sort positions out, and those that go with them: redaction events and the store's own session are never erased."""
     wanted: dict[tuple[int, str], list[int]] = {}
+    derived: dict[int, int] = {}
     matched = already = protected = 0
-    for pos in positions:
+    for pos in sorted({*positions, *reach.derived}):
         matched += 1
         number, session, _, kind, is_erased, is_intended = fetch(connection, DESCRIBE, (pos,))[0]
         if session == STORE_SESSION or kind == REDACTION_KIND:
@@ -173,7 +180,9 @@ def decide(connection: Connection, positions: Iterable[int]) -> Decision:
             already += 1
         else:
             wanted.setdefault((number, session), []).append(pos)
-    return Decision(wanted, matched, already, protected)
+            if pos in reach.derived:
+                derived[number] = derived.get(number, 0) + 1
+    return Decision(wanted, matched, already, protected, derived, len(reach.kept))
 
 
 class Eraser:
@@ -196,10 +205,12 @@ class Eraser:
         """What records its redactions, in the same database."""
         return self._writer
 
-    def look(self, scope: Scope, override: Sequence[str] = ()) -> Decision:
+    def look(self, scope: Scope, override: Sequence[str] = (), *, keep_derived: bool = False) -> Decision:
         """What a redaction of `scope` would erase now. Raises what `intend` raises."""
         with self._database.read() as connection:
-            decision = decide(connection, find(connection, scope))
+            positions = find(connection, scope)
+            reach = deriving.reach(connection, positions, keep=keep_derived)
+            decision = decide(connection, positions, reach)
             self._check_holds(connection, decision, override)
             return decision
 
@@ -210,19 +221,26 @@ class Eraser:
         reason: str,
         override: Sequence[str] = (),
         fence: Prepared | None = None,
+        *,
+        keep_derived: bool = False,
     ) -> tuple[Decision, list[Intent]]:
         """Fix the exact events and commit the intent to erase them: one for each session concerned.
 
+        What is derived from them goes in the same intents, or with `keep_derived` stays, which the redaction says.
         `fence` is the event that fences the subject of the scope, recorded in the same transaction unless a fence
         stands. Raises UnderHold, and UnknownReference for a hold to override that does not stand.
         """
         nanoseconds = self._clock()
         with self._fencing(), self._database.write() as connection:
-            decision = decide(connection, find(connection, scope))
+            asked = find(connection, scope)
+            reach = deriving.reach(connection, asked, keep=keep_derived)
+            decision = decide(connection, asked, reach)
             overridden = self._check_holds(connection, decision, override)
             for (number, _), positions in decision.positions.items():
                 holds = sorted(overridden.get(number, ()))
                 detail: dict[str, Any] = {"overridden": holds} if holds else {}
+                detail |= {"derived": decision.derived[number]} if number in decision.derived else {}
+                detail |= {"derived_kept": decision.kept} if decision.kept else {}
                 intent_id = insert_intent(connection, number, agent, reason, scope.kind, nanoseconds, detail)
                 insert_events(connection, intent_id, positions)
             if fence is not None and fences.standing_on(connection, scope.names[0]) is None:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from convlog_sqlite.database import Connection, fetch, value
 from convlog_sqlite.events import Event, Live
+from convlog_sqlite.instants import id_bytes
 from convlog_sqlite.store.reading import SELECT_HEAD, Opener, Row
 from convlog_sqlite.store.sessions import Segment, SessionRow
 from convlog_sqlite.store.states import Head, heads
@@ -55,6 +56,9 @@ SELECT_SINGLE: Final = """
 SELECT e.seq, v.id, v.bytes, p.slot, p.sealed FROM json_each(?2) AS j
 CROSS JOIN event AS e ON e.session = ?1 AND e.seq = j.value CROSS JOIN envelope AS v ON v.pos = e.pos
 LEFT JOIN payload AS p ON p.pos = e.pos"""
+SELECT_NAMED: Final = """
+SELECT s.name, v.seq, v.id, v.bytes, p.slot, p.sealed FROM envelope AS v CROSS JOIN session AS s ON s.id = v.session
+LEFT JOIN payload AS p ON p.pos = v.pos WHERE v.id = ? AND length(v.bytes) > 0"""
 SELECT_OWN_KEYS: Final = """
 SELECT DISTINCT h.key, n.text FROM state_head AS h CROSS JOIN name AS n ON n.id = h.key WHERE h.session = ?"""
 SELECT_TASK_KINDS: Final = "SELECT kind, status FROM task_kind ORDER BY kind"
@@ -131,6 +135,12 @@ def at_seqs(connection: Connection, place: Place, seqs: Iterable[int]) -> list[t
         (segment, fetch(connection, SELECT_SINGLE, (segment.number, json.dumps(some))))
         for segment, some in asked.items()
     ]
+
+
+def by_ids(connection: Connection, event_ids: Iterable[str]) -> list[tuple[str, Row]]:
+    """The rows of events of any session, each with its session; those that there are."""
+    rows = [row for event_id in event_ids for row in fetch(connection, SELECT_NAMED, (id_bytes(event_id),))]
+    return [(session, row) for session, *row in rows]
 
 
 def own_heads(connection: Connection, row: SessionRow) -> dict[str, list[Head]]:

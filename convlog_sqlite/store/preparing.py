@@ -27,6 +27,7 @@ from convlog_sqlite.vocabulary import (
     INLINE_LIMIT,
     LINKS,
     MAX_EVENT,
+    MEMORY_KINDS,
     OF_AN_EFFECT,
     PROPOSALS,
     SENSITIVITIES,
@@ -115,7 +116,9 @@ class Prepared:
     def is_ruled(self) -> bool:
         """Whether what stands in the log decides if the draft is taken: see `store.rules`."""
         keys = self.envelope
-        return "state_key" in keys or "effect" in keys or keys.get("performative") in ACCEPTANCES
+        if "state_key" in keys or "effect" in keys or keys.get("performative") in ACCEPTANCES:
+            return True
+        return keys.get("kind") in MEMORY_KINDS
 
     @property
     def proposes(self) -> bool:

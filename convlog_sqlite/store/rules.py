@@ -9,31 +9,16 @@ Owns the table `lease`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from convlog_sqlite.database import Connection
 from convlog_sqlite.instants import id_text
-from convlog_sqlite.store import branches, claims, effects, roles, states
+from convlog_sqlite.store import branches, claims, effects, promoting, roles, states
+from convlog_sqlite.store.places import Place
 from convlog_sqlite.store.preparing import Prepared
-from convlog_sqlite.store.sessions import SessionRow
-from convlog_sqlite.vocabulary import ACCEPTANCES, LINKS
+from convlog_sqlite.vocabulary import ACCEPTANCES, LINKS, MEMORY_KINDS
 
 INSERT_LEASE: Final = "INSERT INTO lease VALUES (?, ?)"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a draft will stand. `microseconds` is the clock; `number` gives the number of a name."""
-
-    connection: Connection
-    session: SessionRow
-    pos: int
-    seq: int
-    event_id: bytes
-    microseconds: int
-    number: Callable[[str], int]
 
 
 def judge(place: Place, prepared: Prepared, keys: dict[str, Any]) -> dict[str, Any]:
@@ -46,6 +31,8 @@ def judge(place: Place, prepared: Prepared, keys: dict[str, Any]) -> dict[str, A
         roles.require_approver(connection, session, keys)
     if kind == roles.GRANTED and "state_key" in keys:
         roles.require_other(keys)
+    if kind in MEMORY_KINDS:
+        keys = promoting.judge(place, prepared, keys)
     expect = prepared.expect
     if kind == claims.CLAIMED and "state_key" in keys:
         key = place.number(keys["state_key"])

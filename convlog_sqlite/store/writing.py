@@ -30,6 +30,7 @@ from convlog_sqlite.store.calls import is_answered
 from convlog_sqlite.store.heads import Heads
 from convlog_sqlite.store.listening import Heard, Listening, Recall, Recorded
 from convlog_sqlite.store.names import Names
+from convlog_sqlite.store.places import Place
 from convlog_sqlite.store.preparing import Described, Prepared, describe
 from convlog_sqlite.store.reading import (
     EFFECT_FACET,
@@ -254,11 +255,11 @@ class Batch:
             rows.slot.append((slot, pos, blob.part))
             blobs.insert(self._connection, blob, pos, slot, key, (store_id, event_id, session.name, seq))
 
-    def _place(self, event_id: bytes, microseconds: int) -> rules.Place:
+    def _place(self, event_id: bytes, microseconds: int) -> Place:
         """Where the next event will stand, for the rules: they look at what stands in the tables."""
         self.flush()
         place = self._pos + 1, self._seq + 1, event_id, microseconds
-        return rules.Place(self._connection, self.session, *place, self._intern)
+        return Place(self._connection, self.session, *place, self._intern, self._context.opener)
 
     def _label(self, seq: int, said: Described) -> None:
         session, rows = self.session.number, self._rows

@@ -19,7 +19,7 @@ from convlog_sqlite.errors import InvalidEvent, NotAuthorized, UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.instants import id_bytes
 from convlog_sqlite.projections.projection import Look, Projection
-from convlog_sqlite.store import reading, roles, slicing
+from convlog_sqlite.store import folding, reading, roles, slicing
 from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.reader import Page, Reader
@@ -185,6 +185,17 @@ class Slice:
     def shown(self, event: Event) -> Event | None:
         """The event as the slice shows it; None where it is not selected."""
         return self.event(event.seq) if event.session in self._session_names() else None
+
+    def admitted(self, event: Event) -> Event | None:
+        """An event as the slice may show it to who was led to it; None where a ceiling keeps it back.
+
+        So are events shown that others name by a link that the view follows, and claims: whether or not they are
+        selected.
+        """
+        with self._reader.database.read() as connection:
+            pos = value(connection, reading.SELECT_POS, (id_bytes(event.id),))
+            rows = [] if pos is None else self._below(connection, [pos])
+        return next(iter(self._events(rows)), None)
 
     def jsonl(self, *, after: int = 0, before: int | None = None) -> Iterator[bytes]:
         """The lines of what the slice selects, in order, in constant memory."""
@@ -373,6 +384,14 @@ class _Looking(Look):
         """Events by seq, as the slice shows them."""
         found = ((seq, self._slice.event(seq)) for seq in dict.fromkeys(seqs))
         return {seq: event for seq, event in found if event is not None}
+
+    def named(self, event_ids: Iterable[str]) -> dict[str, Event]:
+        """Events by id, as the slice shows them."""
+        with self._reader.database.read() as connection:
+            rows = folding.by_ids(connection, dict.fromkeys(event_ids))
+        named = [event for session, row in rows for event in self._reader.opener.events(session, [row])]
+        found = [self._slice.shown(event) for event in named]
+        return {event.id: event for event in found if event is not None}
 
     def shown(self, event: Event) -> dict[str, Any]:
         """The value of a mutation as keys of a rendering, or that the view withholds it."""
