@@ -99,6 +99,7 @@ from convlog_sqlite.retention import RetentionPolicy
 from convlog_sqlite.scrubbing import Scrubber
 from convlog_sqlite.session import Session
 from convlog_sqlite.store.fences import Fence
+from convlog_sqlite.store.listening import RECORDED
 from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.readings import Reading
@@ -118,6 +119,7 @@ if TYPE_CHECKING:
     from convlog_sqlite.store_keys import KeyChange, StoreKeys
     from convlog_sqlite.views.definition import Select, View
     from convlog_sqlite.views.explaining import Explanation
+    from convlog_sqlite.views.shipped import describe_view
     from convlog_sqlite.views.slices import Slice
 
 # Imported when first asked for: asyncio alone takes as long as the rest of the package; keys are seldom looked after.
@@ -136,12 +138,14 @@ _LATER: Final = {
     "Slice": "convlog_sqlite.views.slices",
     "StoreKeys": "convlog_sqlite.store_keys",
     "View": "convlog_sqlite.views.definition",
+    "describe_view": "convlog_sqlite.views.shipped",
     "restore": "convlog_sqlite.restoring",
 }
 
 __all__ = [
     "ABSENT",
     "HARNESSES",
+    "RECORDED",
     "Anchor",
     "AsyncConversationLog",
     "AsyncListener",
@@ -266,6 +270,7 @@ __all__ = [
     "View",
     "WrongKey",
     "check_session_id",
+    "describe_view",
     "import_transcripts",
     "parse_json",
     "restore",

@@ -18,7 +18,7 @@ from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.scrubbing import Scrubber, check_session
 from convlog_sqlite.store import opening
 from convlog_sqlite.store.committing import OneAppend
-from convlog_sqlite.store.listening import Heard, Recorded
+from convlog_sqlite.store.listening import Hears
 from convlog_sqlite.store.preparing import Prepared, foreign_digest, prepare
 from convlog_sqlite.store.readings import Noted
 from convlog_sqlite.store.requests import Fresh, Request
@@ -26,8 +26,6 @@ from convlog_sqlite.store.writing import Appended
 from convlog_sqlite.tenancy import require_own
 from convlog_sqlite.vocabulary import STORE_SESSION
 
-# What the authors of an append had heard; RECORDED: what the log knows that they had.
-Hears = Heard | Recorded | None
 # What `append_together` takes: session, tenant, drafts, and what their authors had heard.
 Append = tuple[str, str | None, Sequence[Draft]] | tuple[str, str | None, Sequence[Draft], Hears]
 

@@ -26,7 +26,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
-from convlog_sqlite.accepting import Hears
 from convlog_sqlite.aio_acting import AsyncActing
 from convlog_sqlite.aio_backup import AsyncBackingUp
 from convlog_sqlite.aio_erasing import AsyncErasing
@@ -36,7 +35,7 @@ from convlog_sqlite.aio_memory import AsyncRecollecting, AsyncRemembering
 from convlog_sqlite.aio_moment import AsyncMoment
 from convlog_sqlite.aio_replaying import AsyncReplaying
 from convlog_sqlite.aio_state import AsyncProjecting, AsyncStates
-from convlog_sqlite.aio_views import AsyncThrough, AsyncViewing
+from convlog_sqlite.aio_views import AsyncSlice, AsyncThrough, AsyncViewing
 from convlog_sqlite.branching import Difference
 from convlog_sqlite.drafts import Draft, check_session_id
 from convlog_sqlite.errors import StoreClosed
@@ -48,6 +47,7 @@ from convlog_sqlite.log import Anchor, ConversationLog
 from convlog_sqlite.moment import DEFAULT_LIMIT
 from convlog_sqlite.scrubbing import Scrubber
 from convlog_sqlite.session import Session
+from convlog_sqlite.store.listening import RECORDED, Hears
 from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page, SessionSummary
 from convlog_sqlite.store.reading import SCAN
@@ -66,6 +66,7 @@ class AsyncSession(AsyncJoining, AsyncActing, AsyncStates, AsyncThrough, AsyncRe
 
     _log: AsyncConversationLog
     _session: Session
+    _hears: Hears = None
 
     def __init__(self, log: AsyncConversationLog, session: Session) -> None:
         self._log, self._session, self._source = log, session, session
@@ -73,11 +74,18 @@ class AsyncSession(AsyncJoining, AsyncActing, AsyncStates, AsyncThrough, AsyncRe
 
     async def append(self, draft: Draft) -> Event:
         """See `Session.append`. Once called it is committed, even if the caller is cancelled."""
-        return (await self._log.append_drafts(self.id, self.tenant, [draft]))[0]
+        return (await self._log.append_drafts(self.id, self.tenant, [draft], self._hears))[0]
 
     async def append_many(self, drafts: Sequence[Draft]) -> list[Event]:
         """See `Session.append_many`."""
-        return await self._log.append_drafts(self.id, self.tenant, list(drafts)) if drafts else []
+        drafts = list(drafts)
+        return await self._log.append_drafts(self.id, self.tenant, drafts, self._hears) if drafts else []
+
+    def informed(self) -> AsyncSession:
+        """See `Session.informed`."""
+        informed = AsyncSession(self._log, self._session)
+        informed._hears = RECORDED
+        return informed
 
     async def head(self) -> int:
         """The seq of the last event, 0 while there is none."""
@@ -153,12 +161,14 @@ class AsyncSession(AsyncJoining, AsyncActing, AsyncStates, AsyncThrough, AsyncRe
         after: int | None = None,
         *,
         timeout: float | None = None,  # noqa: ASYNC109 it is an idle time, as in `Session.follow`
+        through: AsyncSlice | None = None,
         **filters: Unpack[Filters],
     ) -> AsyncIterator[Event]:
         """See `Session.follow`. Has a thread of its own while it lasts."""
         start = await self.head() if after is None else after
         waiter = await self._log.make(self._log.sync.waiter, Waiter.close)
-        pages = self._session.follow_pages(waiter, start, timeout, filters)
+        shown = None if through is None else through.sync
+        pages = self._session.follow_pages(waiter, start, timeout, filters, shown)
         thread = Threads("follower", 1)
         try:
             while (page := await thread.run(lambda: next(pages, None))) is not None:
@@ -268,9 +278,19 @@ class AsyncConversationLog(
         """See `ConversationLog.event`."""
         return await self.run(lambda: self.sync.event(event_id))
 
-    async def why(self, event_id: str, *, forward: bool = False, limit: int = DEFAULT_TRACE) -> Trace:
+    async def why(
+        self,
+        event_id: str,
+        *,
+        forward: bool = False,
+        limit: int = DEFAULT_TRACE,
+        view: str | None = None,
+        reader: str | None = None,
+        purpose: str | None = None,
+    ) -> Trace:
         """See `ConversationLog.why`."""
-        return await self.run(lambda: self.sync.why(event_id, forward=forward, limit=limit))
+        asked = {"view": view, "reader": reader, "purpose": purpose}
+        return await self.run(lambda: self.sync.why(event_id, forward=forward, limit=limit, **asked))
 
     async def diff(self, a: str, b: str) -> Difference:
         """See `ConversationLog.diff`."""
@@ -300,9 +320,17 @@ class AsyncConversationLog(
         """See `ConversationLog.status`."""
         return await self.run(self.sync.status)
 
-    async def export_to(self, directory: str | Path, *session_ids: str) -> dict[str, int]:
+    async def export_to(
+        self,
+        directory: str | Path,
+        *session_ids: str,
+        view: str | None = None,
+        reader: str | None = None,
+        purpose: str | None = None,
+    ) -> dict[str, int]:
         """See `ConversationLog.export_to`."""
-        return await self.run(lambda: self.sync.export_to(directory, *session_ids))
+        asked = {"view": view, "reader": reader, "purpose": purpose}
+        return await self.run(lambda: self.sync.export_to(directory, *session_ids, **asked))
 
     async def verify(
         self, *session_ids: str, anchor: Anchor | None = None, projections: bool = False

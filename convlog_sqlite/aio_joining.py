@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequen
 from contextlib import asynccontextmanager
 from typing import Any, Protocol, Unpack
 
-from convlog_sqlite.accepting import Hears
 from convlog_sqlite.acting import DEFAULT_EFFECTS, Attempt
 from convlog_sqlite.aio_acting import AsyncActing, Running
 from convlog_sqlite.aio_asking import AsyncAsking, Making
@@ -18,6 +17,7 @@ from convlog_sqlite.listeners import NEWS_LIMIT, Listener, News
 from convlog_sqlite.participants import OwnVerbs, Participant, Saying
 from convlog_sqlite.recalling import Seen
 from convlog_sqlite.remembering import Claim, PromotedKeys, ProposedKeys
+from convlog_sqlite.store.listening import Hears
 from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page
 from convlog_sqlite.store.readings import Reading

@@ -31,6 +31,11 @@ class AsyncSlice:
         self.id, self.view, self.label = slice_.id, slice_.view, slice_.label
         self.reader, self.role, self.purpose = slice_.reader, slice_.role, slice_.purpose
 
+    @property
+    def sync(self) -> Slice:
+        """The slice itself."""
+        return self._slice
+
     async def head(self) -> int:
         """See `Slice.head`."""
         return await self._log.run(lambda: self._slice.head)
@@ -79,6 +84,10 @@ class AsyncSlice:
         return await self._log.run(
             lambda: found.selected(after=after, before=before, limit=limit, max_scan=max_scan, **filters)
         )
+
+    async def with_calls(self, page: Page) -> Page:
+        """See `Slice.with_calls`."""
+        return await self._log.run(lambda: self._slice.with_calls(page))
 
     async def event(self, seq: int) -> Event | None:
         """See `Slice.event`."""

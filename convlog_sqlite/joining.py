@@ -4,43 +4,31 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final
 
 from convlog_sqlite.database import value
 from convlog_sqlite.drafts import Draft, check_name
-from convlog_sqlite.errors import InvalidEvent, StateConflict, UnknownReference
-from convlog_sqlite.events import Event, Live
+from convlog_sqlite.errors import InvalidEvent, Refused, StateConflict
+from convlog_sqlite.events import Event
 from convlog_sqlite.follow import Waiter
-from convlog_sqlite.listeners import NEWS_LIMIT, Listener, Slice
+from convlog_sqlite.listeners import Listener
+from convlog_sqlite.moment import Moment
 from convlog_sqlite.participants import Appending, Conversation, Part, Participant
 from convlog_sqlite.recalling import Seen, recall
-from convlog_sqlite.store import listening, readings
+from convlog_sqlite.store import listening, readings, roles
+from convlog_sqlite.store.listening import Part as Attendance
 from convlog_sqlite.store.names import SELECT_NAME
 from convlog_sqlite.store.points import Point
-from convlog_sqlite.store.reader import Page
 from convlog_sqlite.store.readings import Reading
-from convlog_sqlite.vocabulary import JOINED_KIND, LISTENING_KEY, LISTENING_KINDS, agent_key
+from convlog_sqlite.store.sessions import SessionRow
+from convlog_sqlite.vocabulary import LISTENING_KEY, LISTENING_KINDS, agent_key
+
+if TYPE_CHECKING:
+    from convlog_sqlite.views.definition import View
+    from convlog_sqlite.views.slices import Slice
 
 DEFAULT_READINGS: Final = 1000
 _ATTEMPTS: Final = 10  # at joining, while others join under the same name
-
-
-class Whole:
-    """The view that shows everything of a session."""
-
-    label = "everything@0"
-
-    def __init__(self, session: Joining) -> None:
-        self._session = session
-
-    def tail(self, n: int = 20, *, before: int | None = None, pairs: bool = False) -> Page:
-        """See `Session.tail`."""
-        return self._session.tail(n, before=before, pairs=pairs)
-
-    def read(self, *, after: int = 0, before: int | None = None, limit: int = NEWS_LIMIT) -> Page:
-        """See `Session.read`."""
-        return self._session.read(after=after, before=before, limit=limit)
 
 
 class Joining(Conversation):
@@ -49,20 +37,27 @@ class Joining(Conversation):
     _log: Appending
 
     @abstractmethod
-    def tail(self, n: int = 20, *, before: int | None = None, pairs: bool = False) -> Page: ...
-    @abstractmethod
     def reply_by(self, waiter: Waiter, request: Event | str, timeout: float | None) -> Event: ...
     @abstractmethod
     def approval_by(self, waiter: Waiter, proposal: Event | str, timeout: float | None) -> Event: ...
     @abstractmethod
-    def read(self, *, after: int = 0, before: int | None = None, limit: int = NEWS_LIMIT) -> Page: ...
+    def through(
+        self,
+        view: View | str | None = None,
+        *,
+        reader: str | None = None,
+        role: str | None = None,
+        purpose: str | None = None,
+    ) -> Slice: ...
+    @abstractmethod
+    def at(self, point: Point) -> Moment: ...
 
     def join(
         self,
         agent: str,
         *,
         role: str | None = None,
-        view: str | None = None,
+        view: View | str | None = None,
         purpose: str | None = None,
         sensitivity: str | None = None,
         purposes: Sequence[str] | None = None,
@@ -71,21 +66,19 @@ class Joining(Conversation):
         """Take part in the session as `agent`: what it does from now on says what it had heard.
 
         That it joined is recorded once, and again only with another role or view; without them, it goes on in
-        those that it has. `purpose` is what it reads for. `sensitivity`, `purposes` and `subjects` (names of
-        people) stand in each event that does not say otherwise. Raises InvalidEvent, UnknownReference for a view
-        that does not exist, StoreReadOnly, and what `append` raises.
+        those that it has. A role that was granted to it counts as given, and a role has a view. `purpose` is what it
+        reads for. `sensitivity`, `purposes` and `subjects` (names of people) stand in each event that does not say
+        otherwise. Raises StoreReadOnly, and what `through` and `append` raise.
         """
         before = self._attendance(agent)
-        if before is not None:
-            role, view = role or before.role, view or before.view
+        role, shown = self._shown(agent, before, role, view, purpose)
         part = Part(
             agent, {"role": role, "sensitivity": sensitivity, "purposes": purposes, "subjects": subjects}
         )
-        shown = self._shown(agent, role, view, purpose)
-        participant = Participant(self._log, self, part, shown, purpose=purpose)
+        participant = Participant(self._log, self, part, shown)
         standing = [] if before is None else [before.id]
         for attempt in range(_ATTEMPTS):
-            if before is not None and before.is_as(role, shown.label):
+            if before is not None and _is_as(before, role, shown.label):
                 break
             try:
                 participant.say_joined(standing)
@@ -102,18 +95,19 @@ class Joining(Conversation):
         return self.join(agent) if found is not None and found.is_there else None
 
     def listener(
-        self, agent: str, *, role: str | None = None, view: str | None = None, purpose: str | None = None
+        self,
+        agent: str,
+        *,
+        role: str | None = None,
+        view: View | str | None = None,
+        purpose: str | None = None,
     ) -> Listener:
         """An agent that reads the session, and writes nothing: that it was shown something is noted under its name.
 
-        Raises InvalidEvent, UnknownReference for a view that does not exist.
+        Without `view`, it is the one that the agent joined with, else that of its role. Raises what `through` raises.
         """
-        check_name(agent, "/agent")
-        found = self._attendance(agent)
-        if found is not None:
-            role, view = role or found.role, view or found.view
-        shown = self._shown(agent, role, view, purpose)
-        return Listener(self._log, self.id, agent, shown, role=role, purpose=purpose)
+        role, shown = self._shown(agent, self._attendance(agent), role, view, purpose)
+        return Listener(self._log, self.id, agent, shown, role)
 
     def listening(self, mode: str, *, by: str) -> Event:
         """Say what participants are asked for from now on: `require`, `warn` or `off`, as at first. Raises InvalidEvent.
@@ -156,41 +150,49 @@ class Joining(Conversation):
         return recall(self._reader, self.id, agent, at, self._again)
 
     def _again(self, reading: Reading) -> Slice:
-        return self._shown(reading.reader, reading.role, reading.view, reading.purpose)
+        who = {"reader": reading.reader, "role": reading.role, "purpose": reading.purpose}
+        return self.at(reading.upto).through(reading.label, **who)
 
     def _attendance(self, agent: str) -> Attendance | None:
         with self._reader.database.read() as connection:
             row = self._reader.row(connection, self.id)
-            found = None if row is None else listening.part_of(connection, row, agent_key(agent))
-        return None if found is None else Attendance.of(found)
+            return None if row is None else listening.part_of(connection, row, agent_key(agent))
 
-    def _shown(self, agent: str, role: str | None, view: str | None, purpose: str | None) -> Slice:
+    def _shown(
+        self,
+        agent: str,
+        before: Attendance | None,
+        role: str | None,
+        view: View | str | None,
+        purpose: str | None,
+    ) -> tuple[str | None, Slice]:
+        """The role that an agent reads in, and what it is shown; `before` is the part that it has."""
         check_name(agent, "/agent")
-        for key, name in (("/role", role), ("/purpose", purpose)):
-            if name is not None:
-                check_name(name, key)
-        if view not in (None, "everything"):
-            raise UnknownReference("view", str(view))
-        return Whole(self)
+        if before is not None and view is None and role in (None, before.role):
+            view = self._chosen(agent, before)
+        shown = self.through(view, reader=agent, role=role, purpose=purpose)
+        if role is None:
+            held = self._held(agent)
+            role = held[0] if len(held) == 1 else None
+        return role, shown
+
+    def _chosen(self, agent: str, before: Attendance) -> str | None:
+        """The view that an agent asked for when it joined; None where it took that of its role."""
+        name = before.view.rpartition("@")[0]
+        if before.role is None:
+            return name
+        try:
+            of_role = self.through(reader=agent, role=before.role).view.name
+        except Refused:  # no view is that of the role
+            return name
+        return None if of_role == name else name
+
+    def _held(self, agent: str) -> list[str]:
+        with self._reader.database.read() as connection:
+            row = self._reader.row(connection, self.id) or SessionRow(0, self.id, None, 0)
+            return roles.roles_of(connection, row, agent)
 
 
-@dataclass(frozen=True, slots=True)
-class Attendance:
-    """What the log says of an agent's part in a session: the event that says it, its role and view."""
-
-    id: str
-    is_there: bool
-    role: str | None
-    view: str | None
-
-    @classmethod
-    def of(cls, part: listening.Part) -> Self:
-        """What the newest mutation on it says."""
-        said = Event(part.envelope, Live(b"{}"))
-        seen = said.seen or {}
-        view = str(seen.get("view", "")).rpartition("@")[0] or None
-        return cls(part.id, part.kind == JOINED_KIND, said.role, view)
-
-    def is_as(self, role: str | None, label: str) -> bool:
-        """Whether the agent takes part in this role, through this view, whatever its version."""
-        return self.is_there and self.role == role and self.view == label.rpartition("@")[0]
+def _is_as(part: Attendance, role: str | None, label: str) -> bool:
+    """Whether an agent takes part in a role, through a view, whatever its version."""
+    return part.is_there and part.role == role and part.view.rpartition("@")[0] == label.rpartition("@")[0]

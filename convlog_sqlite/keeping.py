@@ -172,12 +172,17 @@ class Keeping:
         There is one redaction for each session and policy, which names the policy and its version. Closed
         sessions that a policy with the target `envelope` says are due are removed whole: each is recorded by
         a `session-removed` in `_store`. A claim goes with its evidence, unless a hold or a `min_age` keeps it, or
-        `keep_derived` does: then it shows that its evidence is gone. Nothing else ever applies the policies. Raises InvalidEvent, StoreError.
+        `keep_derived` does: then it shows that its evidence is gone. Readings that a policy with the target `reading`
+        says are due go: that is a `readings-expired` there. Nothing else ever applies the policies. Raises
+        InvalidEvent, StoreError.
         """
         check_name(by, "/by")
         if not dry_run:
             self._check_writable()
-        return self._redactor().retain(by=by, dry_run=dry_run, keep_derived=keep_derived)
+        found = self._redactor().retain(by=by, dry_run=dry_run, keep_derived=keep_derived)
+        if found.readings and not dry_run and self._mirror is not None and self._mirror.enabled:
+            self._mirror.after_append(STORE_SESSION)
+        return found
 
     @whole_store
     def exports(self) -> list[str]:
@@ -195,13 +200,6 @@ class Keeping:
         """
         self._check_writable()
         self._redactor().forget(Path(directory).absolute())
-
-    def _register_export(self, root: Path) -> None:
-        with self._store.database.read() as connection:
-            registered = copies.is_registered(connection, str(root))
-        if not registered:
-            with self._store.database.write() as connection:
-                copies.register(connection, copies.EXPORT, str(root))
 
     @whole_store
     def record_erasures(self, *, by: str) -> int:

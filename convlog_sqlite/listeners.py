@@ -10,30 +10,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from convlog_sqlite.errors import StoreError
 from convlog_sqlite.events import Event
 from convlog_sqlite.instants import from_microseconds
-from convlog_sqlite.store.listening import Everything, Heard, Watch, last_own
+from convlog_sqlite.store.listening import Heard, last_own
 from convlog_sqlite.store.listening import recall as recalled
 from convlog_sqlite.store.reader import Page, Reader
 from convlog_sqlite.store.readings import Noted, Reading, digest_of, heard_through
+from convlog_sqlite.vocabulary import ANY_PURPOSE
+
+if TYPE_CHECKING:
+    from convlog_sqlite.views.slices import Slice
 
 _AT_ONCE: Final = 64  # readings that wait for an append before a transaction of their own
 _MOST_WAITING: Final = 1024  # where they cannot be written
 NEWS_LIMIT: Final = 1000
-
-
-class Slice(Protocol):
-    """What an agent sees of a session."""
-
-    @property
-    def label(self) -> str:
-        """The view and its version: `worker@3`."""
-
-    def tail(self, n: int = 20, *, before: int | None = None, pairs: bool = False) -> Page: ...
-    def read(self, *, after: int = 0, before: int | None = None, limit: int = NEWS_LIMIT) -> Page: ...
 
 
 class Recording(Protocol):
@@ -48,10 +41,12 @@ class Recording(Protocol):
 class News(Page):
     """What is new to a listener, oldest first. Heard up to `upto`, once it is acknowledged.
 
-    `next` is None where this is all that is new.
+    `next` is None where this is all that is new. `selected` are those that the view selects, without what their links
+    lead to.
     """
 
     upto: int = 0
+    selected: Sequence[Event] = ()
 
 
 class Listener:
@@ -67,15 +62,12 @@ class Listener:
         session: str,
         agent: str,
         shown: Slice,
-        *,
-        role: str | None = None,
-        purpose: str | None = None,
-        watch: Watch | None = None,
+        role: str | None,
     ) -> None:
         """Use `Session.listener`."""
-        self.agent, self.role, self.purpose, self.view = agent, role, purpose, shown.label
+        self.agent, self.role, self.view = agent, role, shown.label
+        self.purpose = None if shown.purpose == ANY_PURPOSE else shown.purpose
         self._log, self._session_id, self._slice = log, session, shown
-        self._watch = watch or Everything()
         self._state = threading.Lock()
         self._newest: Noted | None = None
         self._waiting: list[Noted] = []
@@ -91,7 +83,7 @@ class Listener:
             row = reader.row(connection, self._session_id)
             if row is None:
                 return
-            found = recalled(connection, row, self.agent, self._watch)
+            found = recalled(connection, row, self.agent, lambda _: self._slice)
             own = last_own(connection, row, self.agent)
             here = heard_through(connection, row.number, self.agent, self.view.rpartition("@")[0])
         self._last, self._cause = own or (0, None)
@@ -108,16 +100,17 @@ class Listener:
     def listen(self, n: int = 20, *, pairs: bool = False) -> Page:
         """The last `n` events that the view shows, ascending; that they were read is noted.
 
-        With `pairs`, calls whose results stand among them are added. Raises what `Session.tail` raises.
+        What the view's links lead to is added, and with `pairs` the calls whose results stand among them. Raises what
+        `Slice.tail` raises.
         """
         if n < 1:
             raise ValueError("who listens reads 1 event or more")
         head = self._log.reader.head(self._session_id)
-        page = self._slice.tail(n)
-        self._note(page, head, pairs=pairs)
-        if not (pairs and page):
-            return page
-        return self._slice.tail(n, before=page[-1].seq + 1, pairs=True)
+        selected = self._slice.newest(n)
+        self._note(selected, head, pairs=pairs)
+        if not selected or not (pairs or self._slice.adds):
+            return selected
+        return self._slice.tail(n, before=selected[-1].seq + 1, pairs=pairs)
 
     def news(self, limit: int = NEWS_LIMIT) -> News:
         """At most `limit` events behind what the agent has heard through this view, oldest first.
@@ -127,16 +120,20 @@ class Listener:
         if limit < 1:
             raise ValueError("news are 1 event or more")
         head = self._log.reader.head(self._session_id)
-        page = self._slice.read(after=self._heard, limit=limit)
+        selected = self._slice.selected(after=self._heard, limit=limit)
+        page = selected
+        if selected and self._slice.adds:
+            page = self._slice.read(after=self._heard, before=selected[-1].seq + 1, limit=limit)
         news = News(page)
-        news.next = page.next
-        news.upto = max(head, page[-1].seq if page else 0) if page.next is None else page.next
+        news.next, news.selected = selected.next, selected
+        last = selected[-1].seq if selected else 0
+        news.upto = max(head, last) if selected.next is None else selected.next
         return news
 
     def acknowledge(self, news: News) -> None:
         """Say that the agent has what `news` gave: it is written down as heard, now. Raises StoreError."""
         if news or news.upto > self._heard:
-            self._note(news, news.upto)
+            self._note(news.selected, news.upto)
             self.flush()
 
     def _note(self, page: Sequence[Event], upto: int, *, pairs: bool = False) -> None:
@@ -194,7 +191,7 @@ class Listener:
                 pending=self._unsettled(),
                 clear=self._clear,
                 parent=self._cause,
-                watch=self._watch,
+                watch=self._slice,
             )
 
     def wrote(self, heard: Heard, events: Sequence[Event]) -> None:

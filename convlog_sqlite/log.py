@@ -29,6 +29,7 @@ from convlog_sqlite.errors import (
     UnknownReference,
 )
 from convlog_sqlite.events import Event, canonical_line
+from convlog_sqlite.exporting import Exporting
 from convlog_sqlite.findings import Finding
 from convlog_sqlite.follow import Waiter
 from convlog_sqlite.instants import Clock, from_microseconds, id_text, system_clock
@@ -40,6 +41,7 @@ from convlog_sqlite.noting import note
 from convlog_sqlite.projecting import Projecting
 from convlog_sqlite.recollecting import Recollecting
 from convlog_sqlite.redacting import Redacting
+from convlog_sqlite.redaction import Redactor
 from convlog_sqlite.scrubbing import Scrubber, scrubber_of
 from convlog_sqlite.session import Session
 from convlog_sqlite.store import copies, opening
@@ -66,7 +68,17 @@ class Anchor:
 
 
 class ConversationLog(
-    Redacting, Keeping, BackingUp, Accepting, Labelling, Projecting, Viewing, Tracing, Branching, Recollecting
+    Redacting,
+    Keeping,
+    BackingUp,
+    Accepting,
+    Labelling,
+    Projecting,
+    Viewing,
+    Exporting,
+    Tracing,
+    Branching,
+    Recollecting,
 ):
     """An open store. Safe to use from several threads; open it anew after fork().
 
@@ -87,6 +99,7 @@ class ConversationLog(
         self.reader = (
             self._whole if self.tenant is None else Reader(store.database, store.writer, self.tenant)
         )
+        store.writer.recall = self.recall_of
         self._one_append = OneAppend(self.path or ":memory:")
         self._mirror = self._open_mirror(self._whole)
         self._shown_mirror = self._mirror if self.tenant is None else self._open_mirror(self.reader)
@@ -253,26 +266,8 @@ class ConversationLog(
             raise NotAStore(":memory:", "an ephemeral log has no mirror")
         return self._shown_mirror
 
-    def exporter(self, directory: str | Path) -> Mirror:
-        """Files like the mirror's, kept in another directory, which is written down in the store first.
-
-        Raises StoreReadOnly on a read-only handle: no file that may hold plaintext is ever unknown to the store.
-        """
-        if self.path is None:
-            raise NotAStore(":memory:", "an ephemeral log has no exports")
-        root = Path(directory).absolute()
-        self._register_export(root)
-        return Mirror(
-            self.reader, root, self.path, enabled=True, register=lambda: self._register_export(root)
-        )
-
-    def export_to(self, directory: str | Path, *session_ids: str) -> dict[str, int]:
-        """Bring `directory/<session>/conversation.jsonl` up to date; the lines written to each session's file."""
-        exporter = self.exporter(directory)
-        try:
-            return exporter.update(*session_ids)
-        finally:
-            exporter.close()
+    def _redactor(self) -> Redactor:
+        return Redactor(self._store, self._clock, self._mirror_at)
 
     def verify(
         self, *session_ids: str, anchor: Anchor | None = None, projections: bool = False

@@ -85,6 +85,10 @@ class Mirror(Rewriting):
         self._exporter: threading.Thread | None = None
         self._stop = threading.Event()
 
+    def sessions(self) -> list[str]:
+        """The sessions that have files here, or will have, by id."""
+        return self._reader.session_ids()
+
     def update(self, *sessions: str) -> dict[str, int]:
         """Bring files up to date (none named: all) and return the lines written to each.
 

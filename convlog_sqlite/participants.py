@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final, Generic, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Unpack
 
 from convlog_sqlite.acting import DEFAULT_EFFECTS, Acting, Attempt
 from convlog_sqlite.coordination import Recorded as Answer
@@ -25,11 +25,14 @@ from convlog_sqlite.drafts import ABSENT, Absent, Draft, check_key, check_name
 from convlog_sqlite.effects import CallKeys, Effect, Receipt, Reconciler, Recovery
 from convlog_sqlite.errors import InvalidEvent, NotAuthorized
 from convlog_sqlite.events import Event
-from convlog_sqlite.listeners import Listener, Recording, Slice
+from convlog_sqlite.listeners import Listener, Recording
 from convlog_sqlite.remembering import Claim, PromotedKeys, ProposedKeys, Remembering
 from convlog_sqlite.store.listening import Heard, Recorded
 from convlog_sqlite.verbs import EventKeys, Verbs
 from convlog_sqlite.vocabulary import EFFECT_LEASE, JOINED_KIND, LEFT_KIND, MAX_NAME, agent_key
+
+if TYPE_CHECKING:
+    from convlog_sqlite.views.slices import Slice
 
 _DEFAULTS: Final = ("role", "sensitivity", "purposes", "subjects")
 
@@ -189,11 +192,9 @@ class Participant(Listener, OwnVerbs[Event]):
     with its version. `session` is the session as this agent writes in it. Safe to use from several threads.
     """
 
-    def __init__(
-        self, log: Appending, session: Conversation, part: Part, shown: Slice, *, purpose: str | None
-    ) -> None:
+    def __init__(self, log: Appending, session: Conversation, part: Part, shown: Slice) -> None:
         """Use `Session.join`."""
-        super().__init__(log, session.id, part.agent, shown, role=part.role, purpose=purpose)
+        super().__init__(log, session.id, part.agent, shown, part.role)
         self.id, self.tenant = session.id, session.tenant
         self._appending, self._part = log, part
         self.session = session.bound(self)
@@ -212,15 +213,18 @@ class Participant(Listener, OwnVerbs[Event]):
         """Drafts of its own, with what it said when it joined where they say nothing. Raises InvalidEvent, NotAuthorized."""
         return [self._part.complete(draft) for draft in drafts]
 
-    def _appended(self, drafts: Sequence[Draft]) -> list[Event]:
-        heard = self.hear()
+    def _appended(self, drafts: Sequence[Draft], heard: Heard | None = None) -> list[Event]:
+        heard = heard or self.hear()
         events = self._appending.append_drafts(self.id, self.tenant, drafts, heard)
         self.wrote(heard, events)
         return events
 
     def say_joined(self, standing: Sequence[str]) -> None:
         """Record that it takes part, where the mutations `standing` are all that was said of it. Raises StateConflict."""
-        self._appended([self._part.joining(standing)])
+        heard = self.hear()
+        # Through which view it takes part; what it heard through another is of no account here.
+        heard = replace(heard, view=self.view, seen=0, reading=None)
+        self._appended([self._part.joining(standing)], heard)
 
     def leave(self) -> Event:
         """Take part no longer, and say so: the event that does. What it was shown is written down with it."""

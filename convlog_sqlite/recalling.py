@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from convlog_sqlite.database import Connection, fetch, value
+from convlog_sqlite.database import Connection, value
 from convlog_sqlite.errors import UnknownReference
 from convlog_sqlite.events import Erased, Event, Live
-from convlog_sqlite.listeners import Slice
 from convlog_sqlite.store import points, readings
 from convlog_sqlite.store.names import SELECT_NAME
 from convlog_sqlite.store.points import Point
@@ -22,12 +21,11 @@ from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.readings import Reading, digest_of
 from convlog_sqlite.store.sessions import SessionRow
 
-SELECT_EVENT: Final = """
-SELECT e.pos, v.bytes FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos WHERE e.session = ? AND e.seq = ?"""
+if TYPE_CHECKING:
+    from convlog_sqlite.views.slices import Slice
 
 UNREAD: Final = "unread"
 LAPSED: Final = "lapsed"
-_AT_ONCE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +75,23 @@ def recall(
     """
     with reader.database.read() as connection:
         row = reader.row(connection, session)
+        if row is None:
+            raise UnknownReference("session", session)
         number = value(connection, SELECT_NAME, (agent,))
-        if row is None or number is None:
-            raise UnknownReference("session" if row is None else "agent", session if row is None else agent)
-        seq = (
-            reader.head_of(connection, row)
-            if at is None
-            else points.place(connection, row, at, reader.tenant)
-        )
+        if number is None or not any(readings.knows(connection, part.number, number) for part in row.line):
+            raise UnknownReference("agent", agent)
+        seq = reader.head_of(connection, row)
+        if at is not None:
+            seq = points.place(connection, row, at, reader.tenant)
         found = _find(connection, row, number, agent, seq)
     if found.reading is None:
         return Seen(agent, found.at, found.event, None, missing=found.missing)
-    shown = again(found.reading)
-    events = _read(shown, found.reading)
+    shown = again(found.reading) if found.reading.count else None
+    events = [] if shown is None else shown.between(found.reading.first, found.reading.last)
     matches = len(events) == found.reading.count and digest_of(events) == found.reading.digest
-    if found.reading.pairs and events:
-        events = _with_calls(shown, events)
+    if shown is not None and events and (found.reading.pairs or shown.adds):
+        last = events[-1].seq
+        events = list(shown.tail(len(events), before=last + 1, pairs=found.reading.pairs))
     erased = [event.id for event in events if _erased_since(event, found.reading.at)]
     return Seen(agent, found.at, found.event, found.reading, events, erased, matches)
 
@@ -100,7 +99,7 @@ def recall(
 def _find(connection: Connection, row: SessionRow, number: int, agent: str, seq: int) -> _Found:
     found = _Found(seq)
     place = row.segment_of(seq).number, seq
-    for pos, envelope in fetch(connection, SELECT_EVENT, place):
+    for pos, envelope in readings.event_at(connection, *place):
         event = Event(envelope, Live(b"{}"))
         if event.agent == agent:
             found.event = event.id
@@ -118,20 +117,6 @@ def _find(connection: Connection, row: SessionRow, number: int, agent: str, seq:
         lapsed = readings.has_lapsed(connection, row.number, number)
         found.missing = LAPSED if lapsed else UNREAD
     return found
-
-
-def _read(shown: Slice, reading: Reading) -> list[Event]:
-    events: list[Event] = []
-    after: int | None = reading.first - 1
-    while after is not None and reading.count:
-        page = shown.read(after=after, before=reading.last + 1, limit=_AT_ONCE)
-        events += page
-        after = page.next
-    return events
-
-
-def _with_calls(shown: Slice, events: Sequence[Event]) -> list[Event]:
-    return list(shown.tail(len(events), before=events[-1].seq + 1, pairs=True))
 
 
 def _erased_since(event: Event, at: str) -> bool:

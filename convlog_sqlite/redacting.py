@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from convlog_sqlite.tenancy import require_whole_store
 from convlog_sqlite.vocabulary import STORE_SESSION
 
 
-class Redacting:
+class Redacting(ABC):
     """The part of a log that erases. `ConversationLog` is one."""
 
     path: Path | None
@@ -86,6 +87,8 @@ class Redacting:
             self._mirror.after_append(STORE_SESSION)
         return found
 
+    @abstractmethod
+    def _redactor(self) -> Redactor: ...
     def _scope(self, given: Mapping[str, str | tuple[str, ...] | None]) -> Scope:
         """The one scope that was given, which exists. Raises InvalidEvent, UnknownReference."""
         scopes = {kind: names for kind, names in given.items() if names}
@@ -105,11 +108,6 @@ class Redacting:
                     raise UnknownReference("event", event_id)
         elif scope.kind == "session" and self.reader.find_session(scope.names[0]) is None:
             raise UnknownReference("session", scope.names[0])
-
-    def _redactor(self) -> Redactor:
-        return Redactor(
-            self._store, self._clock, lambda root: Mirror(self._whole, root, self.path or root, enabled=True)
-        )
 
     def _finish_erasures(self) -> None:
         """What a crash left half done is finished before anything is read; what cannot be reached stays pending."""

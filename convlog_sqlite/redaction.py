@@ -37,6 +37,7 @@ from convlog_sqlite.store.emptying import Emptier
 from convlog_sqlite.store.erasing import Decision, Eraser, Intent, Scope, has_intents, newest_slots
 from convlog_sqlite.store.expiring import Due, Expiry
 from convlog_sqlite.store.fences import FENCE_KEY
+from convlog_sqlite.store.lapsing import Lapsing
 from convlog_sqlite.store.preparing import Prepared, prepare, subject_digest
 from convlog_sqlite.store.removing import Removals, Ruling
 from convlog_sqlite.vocabulary import FENCE_KIND, REASONS, STORE_SESSION
@@ -51,9 +52,10 @@ class Redaction:
     themselves and the store's own session). `unreachable` files may still hold the content. Where retention
     was applied, `policies` counts the erased events by policy, written `id@version`; `removed` names the closed
     sessions that were removed whole, each with its policy, and `kept` those that are due and stay, each with what
-    needs it: open-call, open-effect, fork, hold, min-age or erasure-pending. `derived` of the erased ones are claims
-    and proposed claims that went with their evidence, `derived_kept` are those that stay though it went. `residue` is
-    what a search of every file found of them afterwards, None where none was asked for.
+    needs it: open-call, open-effect, fork, hold, min-age or erasure-pending. `readings` counts by
+    policy what is no longer known to have been read. `derived` of the erased ones are claims and proposed claims
+    that went with their evidence, `derived_kept` are those that stay though it went. `residue` is what a search of
+    every file found of them afterwards, None where none was asked for.
     """
 
     matched: int = 0
@@ -68,6 +70,7 @@ class Redaction:
     policies: dict[str, int] = field(default_factory=dict)
     removed: dict[str, str] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
+    readings: dict[str, int] = field(default_factory=dict)
     derived: int = 0
     derived_kept: int = 0
     residue: list[Residue] | None = None
@@ -90,6 +93,7 @@ class Redaction:
             "policies",
             "removed",
             "kept",
+            "readings",
             "dry_run",
             "redactions",
             "unreachable",
@@ -187,7 +191,9 @@ class Redactor:
             going = self._removals(self._store.database, now).look()
             leaving = {session for session, ruling in going.items() if ruling.kept is None}
             due = self._expiry(self._store.database, now).look(leaving, keep_derived=keep_derived)
-            return _of_due(due, going, dry_run=True)
+            planned = _of_due(due, going, dry_run=True)
+            planned.readings = _by_policy(self._lapsing(self._store.database, now).look().policies)
+            return planned
         self._store.keystore.check_usable()  # as above
         with _Alone(self._store) as database:
             eraser = self._eraser(database)
@@ -200,8 +206,12 @@ class Redactor:
             found = _of_due(due, going, dry_run=False)
             found.redactions, found.unreachable = before.redactions, before.unreachable
             self._finish(eraser, eraser.pending(), found)
+            found.readings = _by_policy(self._lapsing(database, now).let_go(eraser.writer, by).policies)
             found.wal_truncated = database.truncate_wal()
             return found
+
+    def _lapsing(self, database: Database, now: int) -> Lapsing:
+        return Lapsing(database, self._store.writer.opener, lambda found: Rules.of(found, now // 1000))
 
     def _removals(self, database: Database, now: int) -> Removals:
         return Removals(database, self._store.writer.opener, lambda found: Rules.of(found, now // 1000))
@@ -358,7 +368,7 @@ def _of_due(due: Due, going: Mapping[str, Ruling], *, dry_run: bool) -> Redactio
             counts[ruling.policy] += ruling.erasing
         else:
             kept[session] = ruling.kept
-    policies = {f"{name}@{version}": count for (name, version), count in sorted(counts.items()) if count}
+    policies = _by_policy(counts)
     erased = counts.total()
     return Redaction(
         erased + due.held,
@@ -371,6 +381,10 @@ def _of_due(due: Due, going: Mapping[str, Ruling], *, dry_run: bool) -> Redactio
         derived=due.derived,
         derived_kept=len(due.kept),
     )
+
+
+def _by_policy(counts: Mapping[tuple[str, int], int]) -> dict[str, int]:
+    return {f"{name}@{version}": count for (name, version), count in sorted(counts.items()) if count}
 
 
 class _Alone:

@@ -202,7 +202,7 @@ def _refuse_other(source: _Source, target: Path) -> None:
             raise BackupRefused(target, "other-store", "the backup is of another store")
 
 
-def _look(source: _Source, target: Path) -> tuple[int | None, list[str]]:
+def _look(source: _Source, target: Path) -> tuple[int | None, list[copies.Copied]]:
     """How many events would be lost, and where files were exported to; (None, []) where it is damaged.
 
     Raises BackupRefused while an erasure is pending.
@@ -212,7 +212,7 @@ def _look(source: _Source, target: Path) -> tuple[int | None, list[str]]:
         with translated(path), closing(connect(path, read_only=True)) as here:
             needs_upgrade = schema.check(here, path)  # in a dry run: else it was done
             pending = not needs_upgrade and has_intents(here)
-            registered = copies.paths(here)
+            registered = copies.registered(here)
             with (
                 translated(str(source.database)),
                 closing(connect(str(source.database), read_only=True)) as old,
@@ -294,7 +294,7 @@ def _is_ours(name: str) -> bool:
 
 @contextmanager
 def _built(
-    source: _Source, target: Path, registered: Sequence[str], progress: Progress | None
+    source: _Source, target: Path, registered: Sequence[copies.Copied], progress: Progress | None
 ) -> Iterator[Path]:
     """The database to be, beside the one that is there; gone at the end unless it was renamed."""
     for left in target.glob(f"{_NEW}*"):
@@ -306,9 +306,9 @@ def _built(
         with translated(str(built)):
             connection = connect(str(built))
             try:
-                for path in registered:
-                    if path != copies.OWN_MIRROR:
-                        copies.register(connection, copies.EXPORT, path)
+                for copied in registered:
+                    if copied.path != copies.OWN_MIRROR:
+                        copies.register(connection, copies.EXPORT, *copied)
             finally:
                 connection.close()
         yield built

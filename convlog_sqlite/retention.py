@@ -8,6 +8,9 @@ before `keep_last` and `min_age`, and those before `max_age`. Without a `max_age
 That is the target `payload`. A policy with the target `envelope` says how long after it was closed a session
 is kept at all; then it goes whole, and what its events are is not asked, but for holds and the `min_age` of
 policies about their content. `keep_last` chooses among the events of a session, and does not keep one.
+
+A policy with the target `reading` says how long it is known who read what; `agent` is then the reader. What events
+say themselves (`seen`) stays with them.
 """
 
 from __future__ import annotations
@@ -29,9 +32,12 @@ from convlog_sqlite.vocabulary import SENSITIVITIES, STORE_SESSION, TYPES
 
 PAYLOAD: Final = "payload"
 ENVELOPE: Final = "envelope"
-TARGETS: Final = (PAYLOAD, ENVELOPE)
+READING: Final = "reading"
+TARGETS: Final = (PAYLOAD, ENVELOPE, READING)
 MATCH_KEYS: Final = ("type", "kind", "tool", "sensitivity", "agent", "session", "task", "subject", "tenant")
-_SESSION_KEYS: Final = ("session", "tenant")  # what a policy about whole sessions can match
+# What a policy about whole sessions can match, and one about readings: their readers stand under `agent`.
+_SESSION_KEYS: Final = ("session", "tenant")
+_READING_KEYS: Final = ("session", "tenant", "agent")
 # In place of `subject` where a policy is stored: the keyed digest of the name.
 SUBJECT_DIGEST: Final = "subject_digest"
 
@@ -73,7 +79,9 @@ class RetentionPolicy:
     digest of a subject under `subject_digest`.
 
     With `target="envelope"` it is about sessions: `match` holds session and tenant only, age counts from the
-    `session-closed` that a session ends with, and from `max_age` on the whole session may be removed.
+    `session-closed` that a session ends with, and from `max_age` on the whole session may be removed. With
+    `target="reading"` it is about what is known to have been read: `match` holds session, tenant and agent, the
+    reader; of each reader in each view the last reading stays, from which it goes on.
 
     Raises InvalidEvent.
     """
@@ -100,17 +108,21 @@ class RetentionPolicy:
             raise InvalidEvent("/keep_last", "a number of events")
         _check_match(self.match)
         if self.target == ENVELOPE:
-            self._check_about_sessions()
+            self._check_about(
+                _SESSION_KEYS, "a policy about envelopes", "keeps a session or removes it whole"
+            )
+        if self.target == READING:
+            self._check_about(
+                _READING_KEYS, "a policy about readings", "keeps the last of each reader anyway"
+            )
         object.__setattr__(self, "match", MappingProxyType(dict(self.match)))
 
-    def _check_about_sessions(self) -> None:
+    def _check_about(self, keys: Sequence[str], what: str, why: str) -> None:
         for key in self.match:
-            if key not in _SESSION_KEYS:
-                raise InvalidEvent(
-                    f"/match/{key}", "a policy about envelopes matches session and tenant only"
-                )
+            if key not in keys:
+                raise InvalidEvent(f"/match/{key}", f"{what} matches {', '.join(keys)} only")
         if self.keep_last:
-            raise InvalidEvent("/keep_last", "a policy about envelopes keeps a session or removes it whole")
+            raise InvalidEvent("/keep_last", f"{what} {why}")
 
     @classmethod
     def from_stored(cls, stored: Mapping[str, Any], version: int) -> Self:
@@ -146,6 +158,11 @@ class RetentionPolicy:
         """Whether the session is one of those that a policy about envelopes is about."""
         names = {"session": session.name, "tenant": session.tenant}
         return self.target == ENVELOPE and all(names[key] == item for key, item in self.match.items())
+
+    def matches_readings(self, session: SessionRow, reader: str) -> bool:
+        """Whether readings of a reader in a session are what it is about."""
+        names = {"session": session.name, "tenant": session.tenant, "agent": reader}
+        return self.target == READING and all(names[key] == item for key, item in self.match.items())
 
     def __str__(self) -> str:
         return f"{self.id}@{self.version}"
@@ -249,13 +266,18 @@ class Rules:
 
     def _session_fate(self, session: SessionRow, closed_at: int) -> tuple[RetentionPolicy, int] | None:
         """The policy that removes a session, and when: after the shortest max_age and the longest min_age."""
-        matching = [policy for policy in self.policies if policy.matches_session(session)]
-        ageing = [(duration(p.max_age, "/max_age"), p.id, p) for p in matching if p.max_age]
-        if not ageing:
+        found = _age([policy for policy in self.policies if policy.matches_session(session)])
+        return None if found is None else (found[0], closed_at + found[1])
+
+    def lapse(self, session: SessionRow, reader: str) -> tuple[tuple[str, int], int, bool] | None:
+        """(policy id and version, the moment before which they go, held) of readings, else None."""
+        found = _age([policy for policy in self.policies if policy.matches_readings(session, reader)])
+        if found is None:
             return None
-        shortest, _, expiring = min(ageing, key=lambda one: one[:2])
-        kept = [duration(p.min_age, "/min_age") for p in matching if p.min_age]
-        return expiring, closed_at + max([shortest, *kept])
+        policy, age = found
+        names = {"session": session.name, "agent": reader}
+        held = any(names.get(hold.scope) == hold.name for hold in self.holds)
+        return (policy.id, policy.version), self.now - age, held
 
     def keeps(self, candidate: Candidate) -> str | None:
         """Why an event keeps its session from being removed, or None."""
@@ -313,6 +335,15 @@ class Rules:
         if fate.is_due(self.now):
             return f"erased when retention is next applied: due since {when}: {reason}"
         return f"kept until {when}, then erased when retention is next applied: {reason}"
+
+
+def _age(matching: Sequence[RetentionPolicy]) -> tuple[RetentionPolicy, int] | None:
+    """The policy with the shortest max_age, and the age at which it takes effect: not before the longest min_age."""
+    ageing = [(duration(p.max_age, "/max_age"), p.id, p) for p in matching if p.max_age]
+    if not ageing:
+        return None
+    shortest, _, expiring = min(ageing, key=lambda one: one[:2])
+    return expiring, max([shortest, *(duration(p.min_age, "/min_age") for p in matching if p.min_age)])
 
 
 def policies_of(found: Standing) -> list[RetentionPolicy]:

@@ -26,6 +26,7 @@ from convlog_sqlite.projections.projection import Projection
 from convlog_sqlite.remembering import Claim
 from convlog_sqlite.replaying import Pace, Replayed, borders, marked, parts
 from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
+from convlog_sqlite.store.listening import RECORDED, Hears
 from convlog_sqlite.store.points import Point
 from convlog_sqlite.store.reader import Page
 from convlog_sqlite.store.reading import SCAN
@@ -62,6 +63,7 @@ class Session(Joining):
     """One session of a log. Made by `ConversationLog.session`; it exists in the store from its first event on."""
 
     _log: Log
+    _hears: Hears = None
 
     def __init__(self, log: Log, session_id: str, tenant: str | None) -> None:
         self._log, self.id, self.tenant = log, session_id, tenant
@@ -73,7 +75,7 @@ class Session(Joining):
         Raises Refused (InvalidEvent, UnknownReference, PairingError, IdempotencyConflict, EventTooLarge)
         and StoreError.
         """
-        return self._log.append_drafts(self.id, self.tenant, [draft])[0]
+        return self._log.append_drafts(self.id, self.tenant, [draft], self._hears)[0]
 
     def append_many(self, drafts: Iterable[Draft]) -> list[Event]:
         """Record drafts in one durable transaction, all or none, in order.
@@ -81,7 +83,17 @@ class Session(Joining):
         Raises what `append` raises; `index` of a Refused says which draft was at fault.
         """
         drafts = list(drafts)
-        return self._log.append_drafts(self.id, self.tenant, drafts) if drafts else []
+        return self._log.append_drafts(self.id, self.tenant, drafts, self._hears) if drafts else []
+
+    def informed(self) -> Session:
+        """The session as one whose events say what the log knows that their author had read, whoever it is.
+
+        For a program that appends for agents which listen elsewhere. Of an author who is not known to have read
+        anything, nor to take part, an event says nothing.
+        """
+        informed = Session(self._log, self.id, self.tenant)
+        informed._hears = RECORDED
+        return informed
 
     def _claims(self, scope: str | None, *, whole: bool) -> list[Claim]:
         return self._log.memory(scope, session=self.id, whole=whole) if self.head else []
@@ -294,31 +306,44 @@ class Session(Joining):
         return answer
 
     def follow(
-        self, after: int | None = None, *, timeout: float | None = None, **filters: Unpack[Filters]
+        self,
+        after: int | None = None,
+        *,
+        timeout: float | None = None,
+        through: Slice | None = None,
+        **filters: Unpack[Filters],
     ) -> Iterator[Event]:
         """Events as any process appends them, in order, none missed.
 
         Starts behind seq `after` (default: behind the events there are now). Ends when nothing was
-        appended for `timeout` seconds; without one it goes on for ever. Nothing in the database stays
-        open while the caller's code runs.
+        appended for `timeout` seconds; without one it goes on for ever. With `through`, what that slice
+        selects. Nothing in the database stays open while the caller's code runs.
         """
-        return self._followed(self.head if after is None else after, timeout, filters)
+        return self._followed(self.head if after is None else after, timeout, filters, through)
 
-    def _followed(self, after: int, timeout: float | None, filters: Filters) -> Iterator[Event]:
+    def _followed(
+        self, after: int, timeout: float | None, filters: Filters, through: Slice | None
+    ) -> Iterator[Event]:
         # The waiter is made when the first event is asked for: its first answer is "look", so none is missed.
-        for page in self.follow_pages(self._log.waiter(), after, timeout, filters):
+        for page in self.follow_pages(self._log.waiter(), after, timeout, filters, through):
             yield from page
 
     def follow_pages(
-        self, waiter: Waiter, after: int, timeout: float | None, filters: Filters
+        self,
+        waiter: Waiter,
+        after: int,
+        timeout: float | None,
+        filters: Filters,
+        through: Slice | None = None,
     ) -> Generator[Page, None, None]:
         """What `follow` does, a page at a time, until `waiter` is interrupted; closes it at the end."""
+        read = self.read if through is None else through.selected
         idle_since = time.monotonic()
         try:
             while True:
                 head = self.head
                 while after < head:
-                    page = self._reader.read(self.id, after, head + 1, _FOLLOW_LIMIT, filters)
+                    page = read(after=after, before=head + 1, limit=_FOLLOW_LIMIT, **filters)
                     yield page
                     after = head if page.next is None else page.next
                     idle_since = time.monotonic()

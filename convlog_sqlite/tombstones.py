@@ -58,6 +58,7 @@ SELECT r.session, r.events, r.chain, s.base,
        EXISTS (SELECT 1 FROM posting AS p WHERE p.session = r.session)
        OR EXISTS (SELECT 1 FROM open_call AS c WHERE c.session = r.session)
        OR EXISTS (SELECT 1 FROM state_head AS h WHERE h.session = r.session)
+       OR EXISTS (SELECT 1 FROM reading AS g WHERE g.session = r.session)
 FROM removal AS r CROSS JOIN session AS s ON s.id = r.session"""
 
 

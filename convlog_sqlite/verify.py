@@ -140,9 +140,11 @@ def verify(
         yield from _pairing(walk)
         yield from _tombstones(walk)
         yield from _effects(walk)
-        for session, seq, detail in reading_check.wrong_readings(reader):
-            if walk.is_wanted(session):
-                yield Finding("reading", detail, session, seq)
+        yield from (
+            Finding("reading", found.detail, found.session, found.seq, severity=found.severity)
+            for found in reading_check.wrong_readings(reader)
+            if walk.is_wanted(found.session)
+        )
         yield from (found for found in fork_check.fork_findings(reader) if walk.is_wanted(found.session))
     except StoreCorrupt as damaged:
         yield Finding(

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Final
 from convlog_sqlite.database import Connection
 from convlog_sqlite.drafts import Draft, check_name
 from convlog_sqlite.errors import InvalidEvent, UnknownReference
-from convlog_sqlite.store import opening, reserved, roles
+from convlog_sqlite.store import listening, opening, reserved, roles
+from convlog_sqlite.store.listening import Heard, Watch
 from convlog_sqlite.store.reader import Reader
 from convlog_sqlite.store.sessions import SessionRow
 from convlog_sqlite.store.tenures import Tenures
 from convlog_sqlite.tenancy import whole_store
-from convlog_sqlite.vocabulary import LAST_SEQ
+from convlog_sqlite.vocabulary import LAST_SEQ, agent_key
 
 if TYPE_CHECKING:
     from convlog_sqlite.projections.standing import Projections
@@ -106,10 +107,31 @@ class Viewing(ABC):
         found = Through(view, reader, role, wanted, upto, tenures)
         return Slice(self.reader, session, found, self._projections.find)
 
+    def recall_of(self, connection: Connection, session: SessionRow, agent: str) -> Heard | None:
+        """What the log knows that an agent had heard, None where it knows of none: see `store.listening`.
+
+        Asked inside the append that rests on it.
+        """
+
+        def watch(label: str, role: str | None, purpose: str | None) -> Watch:
+            return self.through(session.name, label, reader=agent, role=role, purpose=purpose)
+
+        found = listening.recall(
+            connection, session, agent, lambda said: watch(said.label, said.role, said.purpose)
+        )
+        if found is not None:
+            return found
+        part = listening.part_of(connection, session, agent_key(agent))
+        if part is None or not part.is_there:
+            return None
+        own = listening.last_own(connection, session, agent)
+        cause, shown = None if own is None else own[1], watch(part.view, part.role, None)
+        return Heard(agent, part.view, 0, None, (), 0, cause, shown)
+
     def _views(self) -> Views:
         from convlog_sqlite.views import defining  # noqa: PLC0415 a log may be read through no view
 
-        return defining.read(self._store.database, self.reader.opener).of(self.tenant)
+        return defining.read(self._store.database, self.reader.opener, self.tenant)
 
     @cached_property
     def _remembered(self) -> OrderedDict[str, Tenures]:

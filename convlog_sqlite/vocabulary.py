@@ -31,6 +31,9 @@ DECISIONS: Final = ACCEPTANCES | {"reject-proposal", "refuse"}
 # What proposes or decides is rare and looked for: it has an index of its own.
 PROPOSALS: Final = DECISIONS | {"propose"}
 
+# In place of the purpose of a view: it asks for none.
+ANY_PURPOSE: Final = "*"
+
 # What an envelope says that a view may keep back, as bits of one number.
 ABOUT_A_PERSON, UNLABELLED, FOR_SOME_PURPOSES, OF_AN_EFFECT = 1, 2, 4, 8
 

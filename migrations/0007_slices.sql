@@ -71,6 +71,9 @@ FROM event AS e CROSS JOIN link AS l ON l.pos = e.pos AND l.type = 2
 CROSS JOIN envelope AS t ON t.pos = l.target AND t.session = e.session
 WHERE e.kind = (SELECT id FROM name WHERE text = 'event-labelled') GROUP BY t.session, t.seq;
 
+-- Through which view an export was written, so that an erasure writes it anew through the same: a JSON object.
+ALTER TABLE copy ADD COLUMN view TEXT;
+
 -- The newest mutation of each task that says how far it is. Grouped by the session's name, and in this order of
 -- joins, so that to ask for one session looks at that session only. The other columns are those of the max().
 CREATE VIEW tasks AS

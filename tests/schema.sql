@@ -41,7 +41,7 @@ CREATE TABLE copy (
     id   INTEGER PRIMARY KEY,
     kind INTEGER NOT NULL CHECK (kind IN (1, 2)),
     path TEXT NOT NULL UNIQUE
-) STRICT;
+, view TEXT) STRICT;
 
 CREATE TABLE effect (
     pos     INTEGER PRIMARY KEY,

@@ -73,12 +73,13 @@ SPINE = (
     "remembering",
     "participants",
     "recalling",
-    "joining",
     "moment",
+    "joining",
     "replaying",
     "session",
     "redacting",
     "backup",
+    "exporting",
     "keeping",
     "branching",
     "labelling",
@@ -451,6 +452,7 @@ def shared_tables(package: Path, migrations: Path) -> list[str]:
             for text in statements:
                 only_reads = re.match(r"\s*(SELECT|WITH|EXPLAIN)\b", text.value, re.IGNORECASE)
                 looks = ("verify", "walk", "tombstones", "effect_check", "fork_check", "anchor_check")
+                looks += ("reading_check",)
                 if module.entry in looks and only_reads:
                     continue
                 for table in owners.keys() & tables_named(text.value):

@@ -264,7 +264,7 @@ def folded_naively(log, session, upto=NEVER):
         after = page.next
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     found = []
-    for projection in [*map(log._projections._find, NAMES), WORDS]:
+    for projection in [*map(log._projections.find, NAMES), WORDS]:
         state = projection.begin()
         for event in events:
             if wants(projection, event):

@@ -6,16 +6,21 @@ import dataclasses
 import inspect
 import itertools
 import json
+import threading
 import types
 from collections.abc import AsyncIterator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from convlog_sqlite import (
     AsyncConversationLog,
+    AsyncListener,
     AsyncMoment,
+    AsyncParticipant,
     AsyncSession,
+    AsyncSlice,
     AsyncStoreKeys,
     Attachment,
     ConversationLog,
@@ -24,12 +29,15 @@ from convlog_sqlite import (
     EffectCommitted,
     Event,
     InvalidEvent,
+    Listener,
     Live,
     Mirror,
     Moment,
     NoReply,
     NotAuthorized,
+    Participant,
     Projection,
+    Reading,
     RetentionPolicy,
     Session,
     Slice,
@@ -41,9 +49,13 @@ from convlog_sqlite import (
 )
 from convlog_sqlite.cli import OF_TENANTS, VERBS, main
 from convlog_sqlite.store.reader import Reader
+from convlog_sqlite.store.readings import Noted
+from convlog_sqlite.views.shipped import SHIPPED
 
 OWN, OTHER, NOBODYS, STORE = "acme-1", "globex-1", "plain-1", "_store"
 MARKS = ("globex", "plain-", "nobody-", "warden")  # of the other tenant, of sessions without one, of `_store`
+STOPPED = threading.Event()
+STOPPED.set()
 FOREIGN = (OTHER, NOBODYS, STORE, "globex-2", "Globex-1")
 
 
@@ -66,7 +78,7 @@ def filled(session, name):
             f"{name}-pay", {name: 1}, agent=agent, effect={"state": "proposed"}, idempotency_key="pay-1"
         ),
     }  # fmt: skip
-    session.tool_result(made["answered"], f"{name} result", agent=agent)
+    made["result"] = session.tool_result(made["answered"], f"{name} result", agent=agent)
     session.mutation("effect-attempted", agent=agent, effect={"id": made["effect"].id, "state": "attempted"})
     session.claim(task, agent=agent, lease=900)
     session.claim("shared", agent=agent, lease=900)
@@ -114,7 +126,7 @@ class World:
             sessions[OWN].fork("acme-2", agent="acme-agent")
             log.grant_role("warden", "warden-role", by="ops")
             log.grant_role("acme-lead", "dba", by="warden")
-            with_reader = sessions[OTHER].join("globex-reader", role="globex-role")
+            with_reader = sessions[OTHER].join("globex-reader", role="globex-role", view="everything")
             with_reader.listen(5)
             with_reader.message("globex heard it")
             log.set_policy(
@@ -124,7 +136,8 @@ class World:
             log.define_view(View(name="globex-view", tenant="globex"), by="warden")
             log.define_view(View(name="acme-view", tenant="acme"), by="warden")
             log.set_task_kind("globex-kind", "done", by="warden")
-            log.export_to(outside / "globex-out")
+            log.export_to(outside / "all-out")
+            log.mirror.update()  # what was imported waits for this
             named = {event.id for events in self.made[OWN].values() for event in [events]}
             self.ids = {
                 event.id
@@ -169,6 +182,9 @@ def text_of(found, depth=0):
         return f"{found!r} {getattr(found, 'tenant', '')}"
     if isinstance(found, Slice):
         return text_of([repr(found), found.tail(500, pairs=True), found.jsonl(), found.state()], depth + 1)
+    if isinstance(found, Listener):
+        heard = [repr(found), found.listen(500, pairs=True), found.news(), found.role, found.view]
+        return text_of(heard, depth + 1)
     if isinstance(found, Mirror):
         return text_of([found.root, found.problem], depth + 1)
     if isinstance(found, Iterator | list | tuple | set | frozenset):
@@ -242,6 +258,13 @@ def draft(**keys):
     return Draft(type="message", agent="a", body="x", **keys)
 
 
+def noted():
+    """A reading that nobody made."""
+    extent = {"first": 1, "last": 2, "upto": 2, "count": 2, "pairs": False, "digest": "0" * 64}
+    who = {"reader": "acme-agent", "role": None, "purpose": None, "view": "everything", "version": 0}
+    return Noted(Reading(**who, **extent, at="2026-01-02T03:04:05.000000Z"), 0)
+
+
 def log_calls(world):
     """(arguments, keywords) for each public method of a log."""
     every, sessions = ids(world), [OWN, *FOREIGN]
@@ -273,6 +296,8 @@ def log_calls(world):
         "lines": [(some, {}) for some in [(), *((name,) for name in sessions)]],
         "mirror": [],
         "projections": [((), {})],
+        "recall_of": [],  # asked inside an append
+        "record_readings": [((name, [noted()]), {}) for name in sessions],
         "redact": [((), {"events": [event_id]} | erase) for event_id in every]
         + [((), {scope: name} | erase) for scope in ("session", "task", "agent") for name in (*sessions, "shared")]
         + [((), {"subject": "globex Lee"} | erase)]
@@ -358,6 +383,7 @@ def session_calls(world):
         + [((f"acme-{i}", event_id), by) for i, event_id in enumerate(every)],
         "grant_role": [(("x", "dba"), by)],
         "head": [],
+        "informed": [((), {})],
         "join": [(("acme-agent",), {}), (("acme-new",), {"role": "worker"})],
         "jsonl": [((), {}), ((), {"inherited": True})],
         "listener": [(("acme-agent",), {})],
@@ -415,13 +441,67 @@ MOMENT_CALLS = {
     "tail": [((), {}), ((50,), {"pairs": True})],
     "through": [(("everything",), {})],
 }
+
+
+def slice_calls(world):
+    """(arguments, keywords) for each public method of a slice."""
+    events = [event for made in world.made.values() for event in made.values()]
+    whole = [event for event in events if event.tenant == "acme" or "truncated" in event.content]
+    return {
+        "attachment": [((event,), {}) for event in whole],
+        "content": [((event,), {}) for event in whole],
+        "event": [((seq,), {}) for seq in (1, 2, 3)],
+        "explain": [((event,), {}) for event in events],
+        "adds": [],
+        "between": [((1, 100), {})],
+        "head": [],
+        "jsonl": [((), {})],
+        "label": [],
+        "newest": [((50,), {})],
+        "purpose": [],
+        "read": [((), {}), ((), {"agent": "globex-agent"})],
+        "reader": [],
+        "role": [],
+        "selected": [((), {})],
+        "shown": [((event,), {}) for event in events],
+        "shows": [((event,), {}) for event in events],
+        "state": [((), {}), (("agents",), {})],
+        "tail": [((), {}), ((50,), {"pairs": True})],
+        "view": [],
+        "with_calls": [(([bare(event) for event in events],), {})],
+    }
+
+
+def bare(event):
+    """An event without its content, as anybody can make one."""
+    return Event(event.envelope_bytes, Live(b"{}"))
+
+
+def participant_calls(world):
+    """The calls of a session as a participant makes them, which says no agent; and what it hears."""
+    found = {"flush": [((), {})], "heard_upto": [], "listen": [((50,), {}), ((5,), {"pairs": True})]}
+    found |= {"news": [((), {}), ((2,), {})], "leave": [((), {})]}
+    for name, all_arguments in session_calls(world).items():
+        if name in public(Participant) and name != "append_many":
+            says_who = name in ("once", "effect", "recover")
+            found[name] = [
+                (arguments[says_who:], {key: item for key, item in keys.items() if key != "agent"})
+                for arguments, keys in all_arguments
+            ]
+    # Last: nothing comes after it.
+    return found | {"leave": found.pop("leave")}
+
+
+# What goes between two calls, of what they gave; a batch is what `append` is made of.
+BETWEEN = {"acknowledge", "append_many", "complete", "hear", "say_joined", "wrote"}
 MIRROR_CALLS = {
     "after_append": [((name,), {}) for name in (OWN, *FOREIGN)],
     "close": [],
-    "follow": [((), {}), (((OTHER,),), {})],
+    "follow": [((), {"stop": STOPPED}), (((OTHER,),), {"stop": STOPPED})],
     "path": [((name,), {}) for name in (OWN, *FOREIGN)],
     "remove": [((name,), {}) for name in FOREIGN],
     "rewrite": [((name,), {}) for name in (OWN, *FOREIGN)],
+    "sessions": [((), {})],
     "start": [((), {})],
     "stop": [((), {})],
     "update": [((), {}), *(((name,), {}) for name in (OWN, *FOREIGN))],
@@ -443,6 +523,12 @@ def public(kind):
         (AsyncSession, lambda world: {*session_calls(world), *WAITERS}),
         (Moment, lambda world: set(MOMENT_CALLS)),
         (AsyncMoment, lambda world: set(MOMENT_CALLS)),
+        (Slice, lambda world: {*slice_calls(world), "oldest", "admitted"}),  # asked in a transaction
+        (AsyncSlice, lambda world: {*slice_calls(world), "sync"}),
+        (Participant, lambda world: {*participant_calls(world), *BETWEEN}),
+        (AsyncParticipant, lambda world: {*participant_calls(world), *BETWEEN}),
+        (Listener, lambda world: {*participant_calls(world), *BETWEEN}),
+        (AsyncListener, lambda world: {*participant_calls(world), *BETWEEN}),
         (Mirror, lambda world: set(MIRROR_CALLS)),
     ],
 )
@@ -525,10 +611,10 @@ def test_a_session_object_from_elsewhere_is_no_way_in(world, acme):
 
 def test_an_event_made_by_hand_is_no_way_to_a_blob(world, acme):
     """What an event says of itself opens nothing of another tenant."""
-    for name in ("long", "message"):
-        event = world.made[OTHER][name]
-        forged = Event(event.envelope_bytes, Live(b'{"truncated":{"bytes":1,"kept":1},"attachments":[1]}'))
-        session = acme.session(OWN)
+    session = acme.session(OWN)
+    for name, session_id in itertools.product(("long", "message", "call"), (OTHER, OWN)):
+        envelope = world.made[OTHER][name].envelope_bytes.replace(OTHER.encode(), session_id.encode())
+        forged = Event(envelope, Live(b'{"truncated":{"bytes":1,"kept":1},"attachments":[1]}'))
         for call in (session.content, session.attachment):
             with pytest.raises(UnknownReference):
                 call(forged)
@@ -541,6 +627,59 @@ def test_no_call_of_a_moment_gives_anything_of_another_tenant(world, acme):
         walk(world, Moment(acme.reader, name, 5, acme), MOMENT_CALLS, [name])
 
 
+def test_a_view_that_is_for_another_tenant_is_in_nobodys_way(world, acme, whole):
+    """Neither one of the same name, defined since, nor one that this version does not understand."""
+    whole.define_view(View(name="worker", tenant="acme", max_sensitivity="public"), by="warden")
+    whole.define_view(View(name="worker", tenant="globex"), by="warden")
+    found = acme.view("worker")
+    assert (found.tenant, found.label, found.max_sensitivity) == ("acme", "worker@1", "public")
+    unknown = {"name": "globex-next", "tenant": "globex", "from-the-future": 1}
+    for value in (unknown, unknown | {"tenant": "acme"}):
+        assert {view.name for view in acme.views()} == {*SHIPPED, "acme-view"}
+        draft = Draft(
+            type="mutation", agent="warden", kind="view-defined", value=value, state_key="view/globex-next"
+        )
+        whole._record(draft)
+    with pytest.raises(InvalidEvent):
+        acme.views()
+
+
+@pytest.mark.parametrize("session", [OWN, "acme-2", *FOREIGN])
+def test_no_call_of_a_participant_gives_anything_of_another_tenant(world, acme, whole, session):
+    """Nor does one that only listens; whoever it says it is, nothing is noted where it may not read."""
+
+    def noted():
+        return {name: len(whole.session(name).readings()) for name in (OTHER, NOBODYS)}
+
+    before = noted()
+    target = acme.session(session)
+    for name in ("acme-agent", "globex-reader"):
+        listener = target.listener(name, view="everything")
+        walk(world, listener, participant_calls(world), [session, name])
+        listener.flush()
+    if session.startswith("acme"):
+        participant = target.join("acme-agent", role="worker")
+        assert "acme says" in text_of(participant.listen(60))
+        walk(world, participant, participant_calls(world), [session])
+    else:
+        with pytest.raises(ConvlogError):
+            target.join("acme-agent", view="everything").listen()
+    assert noted() == before
+
+
+@pytest.mark.parametrize("session", [OWN, "acme-2", *FOREIGN])
+def test_no_call_of_a_slice_gives_anything_of_another_tenant(world, acme, session):
+    """Not through the view that shows most, nor through one of the tenant's own."""
+    for name in ("everything", "acme-view"):
+        found = acme.session(session).through(name, reader="acme-agent", purpose="*")
+        said = walk(world, found, slice_calls(world), [session])
+        assert ("acme-agent" in text_of(found.tail(50))) is session.startswith("acme")
+        assert said
+    for view in ("globex-view", View(name="v", tenant="globex")):
+        with pytest.raises(UnknownReference):
+            acme.session(OWN).through(view)
+
+
 def test_no_call_of_a_mirror_gives_or_harms_anything_of_another_tenant(world, acme, whole):
     """Neither the store's own files nor an export; every file is what it was."""
     whole.mirror.update()
@@ -549,11 +688,14 @@ def test_no_call_of_a_mirror_gives_or_harms_anything_of_another_tenant(world, ac
     walk(world, acme.mirror, MIRROR_CALLS)
     after = {path: path.read_bytes() for path in world.path.glob("sessions/*/*") if path.is_file()}
     assert after == before
-    exporter = acme.exporter(world.outside / "out")
-    table = {name: calls for name, calls in MIRROR_CALLS.items() if name not in ("follow", "start")}
-    walk(world, exporter, table)
+    out = world.outside / "all-out"
+    before = {path: path.read_bytes() for path in out.glob("*/*") if path.parent.name != OWN}
+    exporter = acme.exporter(out)
+    walk(world, exporter, MIRROR_CALLS)
     exporter.close()
-    assert {path.parent.name for path in (world.outside / "out").glob("*/*")} <= {OWN, "acme-2"}
+    after = {path: path.read_bytes() for path in out.glob("*/*") if path.parent.name not in (OWN, "acme-2")}
+    assert before.items() >= after.items()
+    assert {path.parent.name for path in after} == {*FOREIGN} - {"Globex-1"}
 
 
 def test_a_tenant_does_not_keep_the_mirror_of_others(world, acme, whole):
@@ -564,9 +706,10 @@ def test_a_tenant_does_not_keep_the_mirror_of_others(world, acme, whole):
         acme.exporter(world.path / "sessions"),
         acme.exporter(world.outside / "alias"),
     ):
-        for keep in (mirror.follow, mirror.start):
-            with pytest.raises(NotAuthorized):
-                keep()
+        with pytest.raises(NotAuthorized):
+            mirror.follow(stop=STOPPED)
+        with pytest.raises(NotAuthorized):
+            mirror.start()
         mirror.close()
     event = whole.session(OTHER).message("globex goes on", agent="globex-agent")
     assert event.line in whole.mirror.path(OTHER).read_bytes()
@@ -646,8 +789,20 @@ def test_the_async_twins_give_nothing_of_another_tenant(world):
         said = []
         async with AsyncConversationLog.open(world.path, tenant="acme", durability="normal") as log:
             targets = [(log, log_calls(world), ())]
-            targets += [(log.session(name), session_calls(world), (name,)) for name in (OWN, *FOREIGN)]
+            targets += [(log.session(name), session_calls(world), (name,)) for name in (OWN, OTHER)]
             targets.append((await log.session(OWN).at(3), MOMENT_CALLS, ()))
+            for name in (OWN, OTHER):
+                targets.append((await log.session(name).through("everything"), slice_calls(world), (name,)))
+                targets.append(
+                    (
+                        await log.session(name).listener("b", view="everything"),
+                        participant_calls(world),
+                        (name,),
+                    )
+                )
+            targets.append(
+                (await log.session(OWN).join("acme-agent", role="worker"), participant_calls(world), ())
+            )
             for target, table, given in targets:
                 for name, call, arguments in calls(target, table):
                     try:
@@ -706,6 +861,14 @@ def verb_calls():
     yield from ([verb, "{event}"] for verb in ("show", "why"))
     yield from ([verb, "{event}", "--as", "acme-lead"] for verb in ("approve", "reject"))
     yield ["label", "{event}", "--subject", "Ann", "--by", "a"]
+    yield from (["view", "list"], ["view", "show", "globex-view"], ["view", "define", "nowhere", "--by", "a"])
+    yield ["view", "explain", "{event}", "--view", "everything"]
+    yield from (["join", name, "--as", "acme-agent", "--view", "everything"] for name in named)
+    yield from (["seen", agent, name] for agent in ("acme-agent", "globex-reader") for name in named)
+    yield from (
+        [verb, name, "--view", "everything"] for verb in ("tail", "state", "export") for name in named
+    )
+    yield from ([verb, "{event}", "--view", "everything"] for verb in ("show", "why"))
     yield from (
         ["memory", verb, *more] for verb in ("list", "export") for more in ([], *([name] for name in named))
     )
@@ -749,6 +912,77 @@ def test_a_shell_completes_only_what_is_the_tenants(world, capfdbinary, monkeypa
     assert completed(tenant="acme") == [OWN, "acme-2"]
     monkeypatch.setenv("CONVLOG_TENANT", "acme")
     assert completed() == [OWN, "acme-2"]
+
+
+NEVER = "01a00000-0000-7000-8000-000000000000"
+
+
+def naming(log):
+    """What can be asked of an event by its id, or said of it."""
+    session, by, erase = log.session(OWN), {"agent": "a"}, {"reason": "test", "by": "a"}
+    effect = {"agent": "a", "idempotency_key": "k"}
+    return {
+        "event": log.event,
+        "why": log.why,
+        "explain": log.explain,
+        "label": lambda i: log.label(i, subjects=["Ann"], by="a"),
+        "redact": lambda i: log.redact(events=[i], **erase),
+        "at": session.at,
+        "state": lambda i: session.state(at=i),
+        "replay": lambda i: list(session.replay(end=i)),
+        "fork": lambda i: session.fork("acme-f", i, agent="a"),
+        "approve": lambda i: session.approve(i, agent="a"),
+        "approved": lambda i: session.approved(i, timeout=0),
+        "reject": lambda i: session.reject(i, agent="a"),
+        "reply_to": lambda i: session.reply_to(i, timeout=0),
+        "find_effect": session.find_effect,
+        "settle": lambda i: session.settle(i, "undone", agent="a"),
+        "result": lambda i: session.tool_result(i, agent="a"),
+        "parent": lambda i: session.message("x", parent_id=i, **by),
+        "effect parent": lambda i: session.tool_call(
+            "x", parent_id=i, effect={"state": "proposed"}, **effect
+        ),
+        "evidence": lambda i: session.message("x", links={"evidence": [i]}, **by),
+        "supersedes": lambda i: session.mutation("state-set", state_key="k", links={"supersedes": [i]}, **by),
+        "authorized by": lambda i: session.message("x", links={"authorized_by": [i]}, **by),
+        "expect": lambda i: session.mutation("state-set", state_key="shared", expect=i, **by),
+        "attempt": lambda i: session.mutation(
+            "effect-attempted", effect={"id": i, "state": "attempted"}, **by
+        ),
+        "undo": lambda i: session.mutation(
+            "effect-compensated", effect={"id": i, "state": "compensated", "outcome": "undone"}, **by
+        ),
+        "agree": lambda i: session.message("x", performative="agree", parent_id=i, **by),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        naming(
+            types.SimpleNamespace(
+                session=lambda _name: types.SimpleNamespace(at=None, find_effect=None),
+                event=None,
+                why=None,
+                explain=None,
+            )
+        )
+    ),
+)
+def test_an_event_of_another_tenant_is_as_unknown_as_one_that_never_was(world, acme, name):
+    """To the letter, whatever is asked or said of it: not even that it is there can be found out."""
+    ask = naming(acme)[name]
+    never = outcome(lambda: ask(NEVER)).replace(NEVER, "ID")
+    for session in (OTHER, NOBODYS):
+        for what, event in world.made[session].items():
+            assert outcome(lambda event=event: ask(event.id)).replace(event.id, "ID") == never, what
+
+
+def test_what_another_tenant_imported_is_not_to_be_had(world, acme):
+    """Its id is taken; that it is there is neither said to be this tenant's own nor counted."""
+    with pytest.raises(UnknownReference) as refused:
+        acme.append_foreign(OWN, [(world.imported, draft())])
+    assert refused.value.field == "id"
 
 
 # What a tenant can do
@@ -801,6 +1035,31 @@ def taken(log, digits):
         return log.event(digits).id
     except InvalidEvent:
         return None
+
+
+def test_two_tenants_that_open_one_id_at_once(world):
+    """It is the first one's; to the other it is taken, and nothing of it is written."""
+    names = [f"race-{number}" for number in range(20)]
+    begin = threading.Barrier(2)
+
+    def opened(tenant):
+        found = []
+        with ConversationLog.open(world.path, tenant=tenant, durability="normal") as log:
+            for name in names:
+                begin.wait()
+                with contextlib.suppress(UnknownReference):
+                    found.append(log.session(name).message(f"{tenant} was first", agent="a").session)
+        return found
+
+    with ThreadPoolExecutor(2) as threads:
+        acme, globex = threads.map(opened, ("acme", "globex"))
+    assert sorted([*acme, *globex]) == sorted(names)
+    with ConversationLog.open(world.path) as log:
+        for name in names:
+            assert {event.tenant for event in log.session(name).read()} == {
+                "acme" if name in acme else "globex"
+            }
+        assert list(log.verify()) == []
 
 
 def test_a_key_is_each_tenants_own(world, acme):
@@ -883,7 +1142,7 @@ def test_another_tenants_event_is_not_redacted(world, acme, whole, event):
 
 def test_an_erasure_that_others_wait_for_is_finished_and_not_told(world, acme, whole):
     """What another tenant's erasure could not reach is not this one's to hear of."""
-    gone = world.outside / "globex-out"
+    gone = world.outside / "all-out"
     away = gone.rename(world.outside / "away")
     whole.release_hold(world.hold, by="warden")
     pending = whole.redact(events=[world.made[OTHER]["message"].id], reason="test", by="globex-b")

@@ -535,6 +535,7 @@ def test_every_rule_of_the_docstring_is_planted():
         "fork",
         "keystore-short",
         "projection",
+        "reading",
     }
     assert promised == planted | elsewhere
 

@@ -36,6 +36,7 @@ VERBS: Final = {
     "state": Entry("states", "state", "daily", "convlog state build --open"),
     "export": Entry("exchange", "export", "daily", "convlog export build > build.jsonl"),
     "import": Entry("exchange", "import_", "daily", "convlog import claude-code --since 7d"),
+    "join": Entry("participants", "join", "people", "convlog join build --as backend-dev --role worker"),
     "role": Entry("people", "role", "people", "convlog role grant alice security --by ops"),
     "ask": Entry(
         "people", "ask", "people", "convlog ask build --agent orchestrator --to backend --body 'Which port?'"
@@ -45,6 +46,8 @@ VERBS: Final = {
         "people", "reject", "people", "convlog reject 0197a3c4 --as alice --body 'Not on a Friday.'"
     ),
     "why": Entry("people", "why", "people", "convlog why 0197a3c4"),
+    "view": Entry("views", "view", "people", "convlog view explain 0197a3c4 --as backend"),
+    "seen": Entry("participants", "seen", "people", "convlog seen backend-dev build --at 0197a3c4"),
     "memory": Entry("memory", "memory", "people", "convlog memory promote 0197a3c4 --by backend"),
     "status": Entry("care", "status", "care", "convlog status"),
     "verify": Entry("care", "verify", "care", "convlog verify --anchor head.json"),
@@ -85,11 +88,14 @@ OF_TENANTS: Final = frozenset(
         "state",
         "export",
         "import",
+        "join",
         "role",
         "ask",
         "approve",
         "reject",
+        "view",
         "why",
+        "seen",
         "memory",
         "verify",
         "redact",

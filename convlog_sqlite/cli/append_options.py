@@ -10,8 +10,8 @@ import typer
 def _about(what: str) -> Any:
     """An option in the panel `what` of the help."""
 
-    def option(name: str, metavar: str, text: str, short: str = "", **more: Any) -> Any:
-        names = (name, short) if short else (name,)
+    def option(name: str, metavar: str, text: str, *others: str, **more: Any) -> Any:
+        names = (name, *others)
         return typer.Option(
             *names, metavar=metavar, help=text, rich_help_panel=what, show_default=False, **more
         )
@@ -35,7 +35,7 @@ Meta = Annotated[str | None, _content("--meta", "JSON", "An object of your own."
 Usage = Annotated[str | None, _content("--usage", "JSON", "Tokens and cost, an object.")]
 
 Agent = Annotated[
-    str | None, _envelope("--agent", "NAME", "Author of the event.", "-a", envvar="CONVLOG_AGENT")
+    str | None, _envelope("--agent", "NAME", "Author of the event.", "-a", "--as", envvar="CONVLOG_AGENT")
 ]
 Type = Annotated[
     str | None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -16,13 +15,16 @@ from convlog_sqlite import (
     Filters,
     RemovedSession,
     Session,
+    Slice,
     UnknownReference,
     check_session_id,
 )
 from convlog_sqlite.cli import append_options as key
 from convlog_sqlite.cli import drafting, render, window
 from convlog_sqlite.cli import tail_options as only
+from convlog_sqlite.cli import view_options as through
 from convlog_sqlite.cli.failing import REFUSED, fail
+from convlog_sqlite.cli.looking import Look, Printer
 from convlog_sqlite.cli.options import (
     AtOption,
     JsonOption,
@@ -152,6 +154,10 @@ def tail(
     before: only.Before = None,
     at: AtOption = None,
     pairs: only.Pairs = False,
+    view: through.View = None,
+    reader: through.As = None,
+    purpose: through.Purpose = None,
+    since_last: only.SinceLast = False,
     agent: only.Agent = None,
     type_: only.Type = None,
     task: only.Task = None,
@@ -164,7 +170,10 @@ def tail(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the last events of a session, oldest first. All filters that are given must hold."""
+    """Print the last events of a session, oldest first. All filters that are given must hold.
+
+    With --as, that the agent has read them is noted once they are printed, and its next `append` says so; a look with filters, --after, --before or --at is not noted. --since-last goes on where the agent was in this view, and moves on when everything was written to standard output: after a kill or a broken pipe before that, it comes again.
+    """
     filters = Filters(
         agent=agent, type=type_, task_id=task, thread_id=thread, tool=tool, kind=kind, to=to,
         performative=performative, correlation_id=correlation,
@@ -173,7 +182,12 @@ def tail(
         raise usage_error("what is appended stands behind every --before and --at", "--follow")
     if pairs and number is None and after is not None:
         raise usage_error("needs -n beside --after", "--pairs")
-    out = _Printer(render.screen(context, as_json=as_json))
+    out = Printer(render.screen(context, as_json=as_json))
+    look = Look(reader, view, purpose, number, pairs=pairs, since_last=since_last, follow=follow)
+    if look.is_of_a_reader:
+        place = {"--after": after, "--before": before, "--at": at}
+        look.show(context, session, store, out, filters, place)
+        return
     with reading(context, store) as log:
         whole = log.session(session) if follow else existing(log, session)
         found = resolve(whole, at)
@@ -183,30 +197,10 @@ def tail(
         else:
             count = _TAIL if number is None else number
             events = window.last(found, count, after=after or 0, before=before, filters=filters)
-            out.show(window.with_calls(log, events) if pairs else events)
+            out.show(window.with_calls(log, found, events) if pairs else events)
         if follow:
             sys.stdout.flush()
             out.show(whole.follow(max(head, out.seq, after or 0), **filters), flush=True)
-
-
-class _Printer:
-    """Prints events one after the other, and knows the seq of the last."""
-
-    def __init__(self, on: render.Screen | None) -> None:
-        self.seq = 0
-        self._on, self._day = on, ""
-
-    def show(self, events: Iterable[Event], *, flush: bool = False) -> None:
-        for event in events:
-            self.seq = event.seq
-            if self._on is None:
-                put(event.line)
-            else:
-                for line in render.brief(event, self._on, day_before=self._day):
-                    say(line)
-                self._day = render.day_of(event)
-            if flush:
-                sys.stdout.flush()
 
 
 def show(
@@ -227,6 +221,9 @@ def show(
         typer.Option("--attachment", metavar="N", help="The bytes of attachment N, counted from 0."),
     ] = None,
     at: AtOption = None,
+    view: through.View = None,
+    reader: through.As = None,
+    purpose: through.Purpose = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -239,7 +236,10 @@ def show(
     on = render.screen(context, as_json=as_json)
     with reading(context, store) as log:
         event = _find(log, which) if at is None else _find_at(log, which, at)
-        session = log.session(event.session)
+        whole = log.session(event.session)
+        shown = through.Through(view, reader, purpose)
+        session = shown.slice_of(whole) if shown.is_given else whole
+        event = shown.event(whole, event) if shown.is_given else event
         if attachment is not None:
             put(_attachment(session, event, attachment))
         elif full:
@@ -280,7 +280,7 @@ def _find_at(log: ConversationLog, which: list[str], at: str) -> Event:
     return found
 
 
-def _attachment(session: Session, event: Event, number: int) -> bytes:
+def _attachment(session: Session | Slice, event: Event, number: int) -> bytes:
     if sys.stdout.isatty():
         raise usage_error("bytes are not shown on a terminal; send them to a file with >", "--attachment")
     event.require_payload()

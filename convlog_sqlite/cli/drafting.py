@@ -67,7 +67,8 @@ class Input:
     lines: list[int]
 
     def append_to(self, session: Session) -> list[Event]:
-        """Append all or none. A line that is refused is named: status 3."""
+        """Append all or none, saying what their authors had read. A line that is refused is named: status 3."""
+        session = session.informed()
         if not self.lines:
             return [session.append(draft) for draft in self.drafts]
         try:

@@ -15,13 +15,16 @@ import typer
 from convlog_sqlite import (
     HARNESSES,
     ConversationLog,
+    ConvlogError,
     ImportReport,
     Mirror,
     NotAStore,
+    NotAuthorized,
     UnknownReference,
     import_transcripts,
 )
 from convlog_sqlite.cli import render
+from convlog_sqlite.cli import view_options as through
 from convlog_sqlite.cli.failing import FAULTS, REFUSED, fail
 from convlog_sqlite.cli.options import (
     AtOption,
@@ -34,6 +37,7 @@ from convlog_sqlite.cli.options import (
     put,
     put_json,
     reading,
+    resolve,
     say,
     usage_error,
     writing,
@@ -74,6 +78,9 @@ def export(
     ] = False,
     forget: Forget = None,
     at: AtOption = None,
+    view: through.View = None,
+    reader: through.As = None,
+    purpose: through.Purpose = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -82,34 +89,76 @@ def export(
     The sessions follow each other by id, and their events by seq. Two exports of the same log are the same bytes.
     A fork's lines are its own; those that it shares stand with the session that they belong to.
 
+    With --view, what the view shows. A plaintext file knows no views: whoever can read a directory reads all that is in it, so each holds what one view shows, and --mirror --view V --out DIR keeps such a one.
+
     An erasure reaches every directory that was exported to, and stays pending while one is not there. --forget ends that for a directory that was deleted; it is refused while an exported file is in it. A disk that is not mounted looks deleted: whoever forgets a directory answers for what is there.
     """
+    shown = through.Through(view, reader, purpose)
     if forget is not None:
-        if mirror or follow or sessions or out is not None or at is not None:
+        if mirror or follow or sessions or shown.is_given or out is not None or at is not None:
             raise usage_error("goes with no session and no other option", "--forget")
         with writing(context, store, create=False) as log:
             log.forget_export(forget)
         return
     if at is not None and (follow or mirror or out is not None):
         raise usage_error("files and --follow hold what there is now", "--at")
-    if mirror and out is not None:
-        raise usage_error("give --out or --mirror, not both", "--mirror")
+    _check_files(shown, out=out, mirror=mirror, follow=follow)
     if not mirror and out is None:
         with reading(context, store) as log:
-            if at is None:
-                _write_lines(log, _named(log, sessions), follow=follow)
-            else:
-                _write_lines_at(log, _named(log, sessions), at)
+            _print(log, _named(log, sessions), at, shown, follow=follow)
         return
     with writing(context, store, create=False) as log:
         named = _named(log, sessions)
-        with closing(log.mirror if out is None else log.exporter(out)) as files:
+        asked = {"view": shown.name, "reader": reader, "purpose": purpose}
+        with closing(log.mirror if out is None else log.exporter(out, **asked)) as files:
             if not files.enabled:
                 fail(REFUSED, "this store keeps no mirror (it was made so); --out DIR writes files elsewhere")
-            written = _bring_up(files, named or [found.id for found in log.sessions()])
+            written = _bring_up(files, named or files.sessions())
             _report(files, written, context, as_json=as_json)
             if follow:
                 _keep(files, named)
+
+
+def _print(
+    log: ConversationLog, sessions: Sequence[str], at: str | None, shown: through.Through, *, follow: bool
+) -> None:
+    if shown.is_given:
+        _write_slices(log, sessions, at, shown)
+    elif at is None:
+        _write_lines(log, sessions, follow=follow)
+    else:
+        _write_lines_at(log, sessions, at)
+
+
+def _check_files(shown: through.Through, *, out: str | None, mirror: bool, follow: bool) -> None:
+    if mirror and out is not None and not shown.is_given:
+        raise usage_error("give --out or --mirror, not both", "--mirror")
+    if shown.is_given and mirror and out is None:
+        raise usage_error("the store's own mirror is whole; --out DIR keeps another through a view", "--view")
+    if shown.is_given and out is not None and shown.view is None:
+        raise usage_error("files are kept through a view that is named", "--view")
+    if shown.is_given and follow and out is None:
+        raise usage_error("follow one session with `convlog tail -f`, or files with --out", "--follow")
+
+
+def _write_slices(
+    log: ConversationLog, sessions: Sequence[str], at: str | None, shown: through.Through
+) -> None:
+    refused: ConvlogError | None = None
+    is_any = False
+    for session in sessions or [found.id for found in log.sessions()]:
+        try:
+            found = shown.slice_of(resolve(log.session(session), at))
+        except (NotAuthorized, UnknownReference) as error:
+            if sessions:
+                raise
+            refused = error  # the view is not for this session, or it had no event then
+            continue
+        is_any = True
+        for line in found.jsonl():
+            put(line)
+    if refused is not None and not is_any:
+        raise refused
 
 
 def _write_lines(log: ConversationLog, sessions: Sequence[str], *, follow: bool) -> None:

@@ -8,6 +8,7 @@ import typer
 
 from convlog_sqlite import Event, Trace
 from convlog_sqlite.cli import render
+from convlog_sqlite.cli import view_options as key
 from convlog_sqlite.cli.command import Verb
 from convlog_sqlite.cli.failing import complain
 from convlog_sqlite.cli.options import (
@@ -20,6 +21,7 @@ from convlog_sqlite.cli.options import (
     say,
     writing,
 )
+from convlog_sqlite.cli.participants import summary
 
 role = typer.Typer(
     add_completion=False,
@@ -168,23 +170,29 @@ def why(
     limit: Annotated[
         int, typer.Option("--limit", "-n", metavar="N", help="Show at most N events, the nearest.")
     ] = 1000,
+    view: key.View = None,
+    reader: key.As = None,
+    purpose: key.Purpose = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say why an event is there: what caused, authorised and evidenced it, back to the roots.
 
     As JSON, one object for each event, nearest first: {"depth", "edges": [{"relation", "id"}], "event"}, where
-    the edges are those that lead to it. For a tenant, "unknown" lists what it names that is another's.
+    the edges are those that lead to it; "reading" says what its author had in front of it, where that is known (`convlog seen` shows it). "unknown" lists what it names that is out of reach: another tenant's, or not shown by --view.
     """
     if limit < 1:
         raise typer.BadParameter("takes 1 or more", param_hint="'--limit'")
+    through = key.Through(view, reader, purpose)
     on = render.screen(context, as_json=as_json)
     with reading(context, store) as log:
-        trace = log.why(event.lower(), forward=forward, limit=limit)
+        trace = log.why(
+            event.lower(), forward=forward, limit=limit, view=through.name, reader=reader, purpose=purpose
+        )
     if not trace.is_whole:
         complain(f"there is more than the {limit} events shown; see --limit")
     leading = _leading(trace, forward=forward)
-    for found, depth in zip(trace.events, trace.depths, strict=True):
+    for found, depth, read in zip(trace.events, trace.depths, trace.readings, strict=True):
         edges = leading.get(found.id, [])
         if on is None:
             unknown = [
@@ -193,12 +201,15 @@ def why(
                 if edge.source == found.id
             ]
             said = {"depth": depth, "edges": edges} | ({"unknown": unknown} if unknown else {})
+            said |= {} if read is None else {"reading": read.to_dict()}
             put_json(said | {"event": found.to_dict()})
             continue
         relations = ", ".join(dict.fromkeys(edge["relation"] for edge in edges))
         say(on.paint(f"{'  ' * depth}{relations}".rstrip(), render.DIM) if relations else "")
         for line in render.brief(found, on, day_before=render.day_of(found)):
             say("  " * depth + line)
+        if read is not None:
+            say(on.paint(f"{'  ' * depth}       {summary(read)}", render.DIM))
         for edge in trace.unknown:
             if edge.source == found.id:
                 say(on.paint(f"{'  ' * (depth + 1)}{edge.relation} {edge.target}: unknown here", render.DIM))

@@ -33,6 +33,8 @@ _KEPT_BY: Final = {
     "erasure-pending": "an erasure in it is not done",
 }
 
+_MATCHES_ALL: Final = {"payload": "every event", "envelope": "every session", "reading": "every reading"}
+
 policy = typer.Typer(
     add_completion=False,
     help="Say how long content is kept. Nothing is erased until `convlog redact` applies the policies.",
@@ -71,6 +73,8 @@ def set_(
     """Set a policy, or a new version of it. An event must be all that is given; nothing given, it is any event.
 
     With --target envelope it is about sessions: a closed one that is old enough is removed whole, unless it has an open call or effect, a fork, or anything that a hold or a --min-age covers. A session is closed by a mutation session-closed that nothing but redactions follows.
+
+    With --target reading it is about what is known to have been read: by --agent, in --session, or of --tenant. Of each reader the last reading stays, from which it goes on.
     """
     given = {"type": type_, "kind": kind, "tool": tool, "sensitivity": sensitivity, "agent": agent}
     given |= {"session": session, "task": task, "subject": subject, "tenant": tenant}
@@ -137,8 +141,7 @@ def _show_policies(context: typer.Context, found: list[RetentionPolicy], *, as_j
     rows = [
         (
             str(one),
-            ", ".join(f"{name} {item}" for name, item in one.match.items())
-            or ("every event" if one.target == "payload" else "every session"),
+            ", ".join(f"{name} {item}" for name, item in one.match.items()) or _MATCHES_ALL[one.target],
             one.target,
             one.max_age or "",
             one.min_age or "",
@@ -255,7 +258,7 @@ def _ask(log: ConversationLog, by: str, *, keep_derived: bool) -> None:
     planned = log.apply_retention(by=by, dry_run=True, keep_derived=keep_derived)
     for line in _plan(planned):
         typer.echo(line, err=True)
-    if not planned.erased and not planned.removed:
+    if not (planned.erased or planned.removed or planned.readings):
         raise typer.Exit(DONE)
     if not typer.confirm("Erase for good?", err=True):
         fail(REFUSED, "nothing was erased")
@@ -271,6 +274,8 @@ def _plan(planned: Redaction) -> list[str]:
     if planned.derived_kept:
         lines.append(f"{planned.derived_kept} claims of memory made of them are kept")
     removed = "would be removed" if planned.dry_run else "removed"
+    for version, count in planned.readings.items():
+        lines.append(f"{count} readings {removed} by policy {version}")
     for session, version in planned.removed.items():
         lines.append(f"session {session} {removed} whole by policy {version}")
     for session, why in planned.kept.items():

@@ -26,7 +26,7 @@ Target = Annotated[
         "--target",
         metavar="WHAT",
         help="payload: erase content. envelope: remove whole sessions this long after they were closed; "
-        "goes with --session, --tenant, --max-age and --min-age.",
+        "goes with --session, --tenant, --max-age and --min-age. reading: forget who read what; goes with --agent too.",
     ),
 ]
 KeepLast = Annotated[

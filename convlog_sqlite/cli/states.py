@@ -13,6 +13,7 @@ import typer
 from convlog_sqlite import ConversationLog, InvalidEvent, Session, StoreReadOnly, parse_json
 from convlog_sqlite.cli import render
 from convlog_sqlite.cli import state_options as asked
+from convlog_sqlite.cli import view_options as key
 from convlog_sqlite.cli.failing import FAULTS, complain
 from convlog_sqlite.cli.options import (
     AtOption,
@@ -39,6 +40,9 @@ def state(
     at: AtOption = None,
     rebuild: asked.Rebuild = False,
     against: asked.Against = None,
+    view: key.View = None,
+    reader: key.As = None,
+    purpose: key.Purpose = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -51,16 +55,27 @@ def state(
         raise usage_error("is a projection itself", "--open")
     if against is not None and (open_ or projection is not None):
         raise usage_error("compares the projection state", "--against")
+    through = key.Through(view, reader, purpose)
+    if through.is_given and (rebuild or against is not None):
+        raise usage_error(
+            "a state through a view is folded anew each time, and compared with nothing", "--view"
+        )
     given = None if against is None else _read_state(against)
     on = render.screen(context, as_json=as_json)
     name = _OPEN if open_ else projection or _STATE
     with _opened(context, store) as log:
         found = existing(log, session)
         seq = None if at is None else found.at(point(at)).seq
+        if through.is_given:
+            _show(name, through.slice_of(found if seq is None else found.at(seq)).state(name), on)
+            return
         if given is not None:
             _compare(found, given, seq, on)
             return
-        shown = found.state(name, at=seq, rebuild=rebuild)
+        _show(name, found.state(name, at=seq, rebuild=rebuild), on)
+
+
+def _show(name: str, shown: Any, on: render.Screen | None) -> None:
     if on is None:
         put_json(shown)
         return

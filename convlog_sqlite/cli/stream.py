@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from convlog_sqlite import (
+    RECORDED,
     ConversationLog,
     ConvlogError,
     Draft,
@@ -204,7 +205,9 @@ class _Appender:
         """The answer to each line, in order."""
         read = [(number, self._read(line)) for number, line in lines]
         drafts = [draft for _, draft in read if isinstance(draft, Draft)]
-        outcomes = iter(self._log.append_together([(self._session, None, [draft]) for draft in drafts]))
+        outcomes = iter(
+            self._log.append_together([(self._session, None, [draft], RECORDED) for draft in drafts])
+        )
         return [
             self._answer(number, next(outcomes) if isinstance(found, Draft) else found)
             for number, found in read

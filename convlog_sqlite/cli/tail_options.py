@@ -11,6 +11,10 @@ def _filter(name: str, metavar: str, text: str) -> Any:
     return typer.Option(name, metavar=metavar, help=text, rich_help_panel="Filters", show_default=False)
 
 
+def _text(name: str, metavar: str, text: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=text, rich_help_panel="Reader", show_default=False)
+
+
 def _flag(*names: str, text: str) -> Any:
     return typer.Option(*names, help=text, show_default=False)
 
@@ -26,6 +30,14 @@ Follow = Annotated[bool, _flag("-f", "--follow", text="Go on with what is append
 After = Annotated[int | None, _count("--after", metavar="SEQ", text="Only events behind this seq.")]
 Before = Annotated[int | None, _count("--before", metavar="SEQ", text="Only events in front of this seq.")]
 Pairs = Annotated[bool, _flag("--pairs", text="No result without its call.")]
+
+SinceLast = Annotated[
+    bool,
+    _flag(
+        "--since-last",
+        text="What is new to the agent of --as, oldest first; with -n, at most N, and the rest the next time.",
+    ),
+]
 
 Agent = Annotated[str | None, _filter("--agent", "NAME", "Written by this agent.")]
 Type = Annotated[str | None, _filter("--type", "TYPE", "message, tool_call, tool_result or mutation.")]

@@ -74,7 +74,7 @@ class OneAppend:
 
 
 def _recall(connection: Connection, session: SessionRow, agent: str) -> Heard | None:
-    return listening.recall(connection, session, agent, listening.Everything())
+    return listening.recall(connection, session, agent, lambda _: listening.Everything())
 
 
 class Writer:
@@ -93,16 +93,8 @@ class Writer:
         self.clock, self.tenant = clock, tenant
         self.names, self.sessions, self.opener = Names(), Sessions(), Opener(keystore, store_id, database)
         self.recall: Recall = _recall  # until somebody says who sees what
-        self._context = Context(
-            store_id,
-            keystore,
-            clock,
-            self.names,
-            self.sessions,
-            self.opener,
-            self._recalled,
-            is_bound=tenant is not None,
-        )
+        known = self.names, self.sessions, self.opener, self._recalled
+        self._context = Context(store_id, keystore, clock, *known, is_bound=tenant is not None)
         self._waiting: deque[Request] = deque()
         self._changing = threading.Lock()  # who waits and who leads
         self._leader: Sequence[Request] | None = None  # those whose thread commits
@@ -338,12 +330,12 @@ class Writer:
                 raise
 
     def record_readings(self, session: str, noted: Sequence[Noted]) -> None:
-        """Write readings that informed no append. Of a session that nothing was appended to there is none."""
+        """Write readings that informed no append. Of a session that is not there, or another tenant's, there is none."""
         fresh: dict[str, int] = {}
         committed = False
         try:
             with self._leading, self.database.write() as connection:
-                row = self.sessions.find(connection, session)
+                row = self.sessions.of(self.tenant).find(connection, session)
                 if row is not None:
                     require_there(connection, row.number)
                     for one in noted:

@@ -17,6 +17,7 @@ from convlog_sqlite import strictjson
 from convlog_sqlite.database import Connection, fetch, value
 from convlog_sqlite.drafts import Draft
 from convlog_sqlite.keystore import Keystore, erasure_record
+from convlog_sqlite.store import lapsing
 from convlog_sqlite.store.committing import Writer
 from convlog_sqlite.store.erasing import DECIDED, Intent, bury, wipe_sealed, wiped
 from convlog_sqlite.store.preparing import Prepared, prepare
@@ -131,6 +132,8 @@ class Emptier:
                 _delete(connection, intent.number, found)
                 return True
             if fetch(connection, DELETE_POSTINGS, (intent.number, _POSTINGS)):
+                return True
+            if lapsing.remove_some(connection, intent.number):
                 return True
             for sql in (DELETE_STATES, DELETE_SNAPSHOTS):
                 connection.execute(sql, (intent.number,))

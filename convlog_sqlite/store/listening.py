@@ -17,11 +17,12 @@ from typing import Any, Final, Protocol
 
 from convlog_sqlite.database import Connection, fetch
 from convlog_sqlite.errors import StaleContext
+from convlog_sqlite.events import Event, Live
 from convlog_sqlite.instants import id_text
 from convlog_sqlite.store import readings
 from convlog_sqlite.store.names import SELECT_NAME
 from convlog_sqlite.store.preparing import Prepared, describe
-from convlog_sqlite.store.readings import Noted
+from convlog_sqlite.store.readings import Noted, Reading
 from convlog_sqlite.store.sessions import SessionRow
 from convlog_sqlite.vocabulary import (
     JOINED_KIND,
@@ -50,6 +51,7 @@ SELECT_ID: Final = """
 SELECT v.id FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos WHERE e.session = ? AND e.seq = ?"""
 
 OFF: Final = LISTENING_KINDS["off"]
+_WHOLE: Final = "everything@0"
 _REQUIRED: Final = LISTENING_KINDS["require"]
 # Said of an agent or the session, not decided on what others wrote.
 _ALWAYS_TAKEN: Final = frozenset(
@@ -107,6 +109,8 @@ class Recorded:
 
 
 RECORDED: Final = Recorded()
+# What the authors of an append had heard; None: it says nothing of it.
+Hears = Heard | Recorded | None
 
 # What the log knows that an agent had heard, None where it knows of no reading of it in the session.
 Recall = Callable[[Connection, SessionRow, str], "Heard | None"]
@@ -114,11 +118,20 @@ Recall = Callable[[Connection, SessionRow, str], "Heard | None"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The newest word on an agent's part in a session, or on what the session asks: its kind, id and envelope."""
+    """The newest word on an agent's part in a session, or on what the session asks: the mutation that says it.
+
+    `role` and `view` are those of an agent, the view with its version.
+    """
 
     kind: str
     id: str
-    envelope: bytes
+    role: str | None
+    view: str
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the agent has joined, and not left."""
+        return self.kind == JOINED_KIND
 
 
 def part_of(connection: Connection, session: SessionRow, state_key: str) -> Part | None:
@@ -127,7 +140,9 @@ def part_of(connection: Connection, session: SessionRow, state_key: str) -> Part
         for kind, event_id, envelope in fetch(
             connection, SELECT_NEWEST, (place.number, state_key, place.upto)
         ):
-            return Part(kind, id_text(event_id), envelope)
+            said = Event(envelope, Live(b"{}"))
+            seen = said.seen or {}
+            return Part(kind, id_text(event_id), said.role, str(seen.get("view") or _WHOLE))
     return None
 
 
@@ -140,7 +155,7 @@ def mode_of(connection: Connection, session: SessionRow) -> str:
 def takes_part(connection: Connection, session: SessionRow, agent: str) -> bool:
     """Whether an agent has joined, and not left."""
     found = part_of(connection, session, agent_key(agent))
-    return found is not None and found.kind == JOINED_KIND
+    return found is not None and found.is_there
 
 
 def last_own(connection: Connection, session: SessionRow, agent: str) -> tuple[int, str] | None:
@@ -151,8 +166,10 @@ def last_own(connection: Connection, session: SessionRow, agent: str) -> tuple[i
     return None
 
 
-def recall(connection: Connection, session: SessionRow, agent: str, watch: Watch) -> Heard | None:
-    """What the log knows that an agent had heard: its furthest reading. `watch` is what it is to see."""
+def recall(
+    connection: Connection, session: SessionRow, agent: str, watch: Callable[[Reading], Watch]
+) -> Heard | None:
+    """What the log knows that an agent had heard: its furthest reading. `watch` says what it is to see."""
     ((reader,),) = fetch(connection, SELECT_NAME, (agent,)) or [(None,)]
     found = readings.furthest(connection, session.number, reader)
     if found is None:
@@ -163,7 +180,7 @@ def recall(connection: Connection, session: SessionRow, agent: str, watch: Watch
         parent = (found.last, id_text(ids[0][0])) if ids else parent
     noted = Noted(found, 0, found.number, is_settled=True)
     event_id = None if parent is None else parent[1]
-    return Heard(agent, found.label, found.upto, noted, (), found.upto, event_id, watch)
+    return Heard(agent, found.label, found.upto, noted, (), found.upto, event_id, watch(found))
 
 
 @dataclass(slots=True)

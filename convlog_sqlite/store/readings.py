@@ -38,12 +38,23 @@ CROSS JOIN reading AS r ON r.session = e.session AND r.reader = e.agent AND r.up
 CROSS JOIN name AS a ON a.id = r.reader CROSS JOIN name AS w ON w.id = r.view
 LEFT JOIN name AS o ON o.id = r.role LEFT JOIN name AS p ON p.id = r.purpose
 WHERE v.pos = ?1 AND EXISTS (SELECT 1 FROM informed AS i WHERE i.reading = r.id AND i.pos = ?1)"""
+# ?1 behind this id: every reading, with the name of its session
+SELECT_EVERY: Final = """
+SELECT s.name, r.id, a.text, o.text, p.text, w.text, r.version, r.first, r.last, r.upto, r.count, r.pairs, r.digest, r.at
+FROM reading AS r LEFT JOIN session AS s ON s.id = r.session LEFT JOIN name AS a ON a.id = r.reader
+LEFT JOIN name AS w ON w.id = r.view LEFT JOIN name AS o ON o.id = r.role LEFT JOIN name AS p ON p.id = r.purpose
+WHERE r.id > ?1 ORDER BY r.id LIMIT 500"""
 # ?1 session  ?2 reader or NULL  ?3 behind this id  ?4 limit
 SELECT_READINGS: Final = """
 SELECT r.id, a.text, o.text, p.text, w.text, r.version, r.first, r.last, r.upto, r.count, r.pairs, r.digest, r.at
 FROM reading AS r CROSS JOIN name AS a ON a.id = r.reader CROSS JOIN name AS w ON w.id = r.view
 LEFT JOIN name AS o ON o.id = r.role LEFT JOIN name AS p ON p.id = r.purpose
 WHERE r.session = ?1 AND r.reader = coalesce(?2, r.reader) AND r.id > ?3 ORDER BY r.id LIMIT ?4"""
+SELECT_EVENT: Final = """
+SELECT e.pos, v.bytes FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos WHERE e.session = ? AND e.seq = ?"""
+KNOWS: Final = """
+SELECT EXISTS (SELECT 1 FROM posting WHERE session = ?1 AND facet = 1 AND name = ?2)
+OR EXISTS (SELECT 1 FROM reading WHERE session = ?1 AND reader = ?2)"""
 SELECT_LAPSE: Final = "SELECT before FROM lapse WHERE session = ? AND reader = ?"
 
 # An envelope begins with `{"v":1,"id":"`: its id is had without parsing it, which takes longer than reading it.
@@ -151,6 +162,16 @@ def informing(connection: Connection, pos: int, upto: int) -> Reading | None:
     return _reading(rows[0]) if rows else None
 
 
+def event_at(connection: Connection, session: int, seq: int) -> list[tuple[int, bytes]]:
+    """The position and envelope of the event at a seq, if there is one."""
+    return fetch(connection, SELECT_EVENT, (session, seq))
+
+
+def knows(connection: Connection, session: int, agent: int) -> bool:
+    """Whether an agent wrote in a session, or is known to have read it."""
+    return bool(value(connection, KNOWS, (session, agent)))
+
+
 def has_lapsed(connection: Connection, session: int, reader: int) -> bool:
     """Whether readings of a reader in a session are gone."""
     return bool(fetch(connection, SELECT_LAPSE, (session, reader)))
@@ -161,10 +182,17 @@ def page(connection: Connection, session: int, reader: int | None, after: int, l
     return [_reading(row) for row in fetch(connection, SELECT_READINGS, (session, reader, after, limit))]
 
 
+def every(connection: Connection, after: int) -> list[tuple[str | None, Reading]]:
+    """Some readings behind a number, each with its session. A changed row may lack it, a reader or a view."""
+    return [(row[0], _reading(row[1:])) for row in fetch(connection, SELECT_EVERY, (after,))]
+
+
 def _reading(row: Sequence[Any]) -> Reading:
     number, reader, role, purpose, view, version, first, last, upto, count, pairs, digest, at = row
     extent = first, last, upto, count, bool(pairs)
-    return Reading(reader, role, purpose, view, version, *extent, digest.hex(), _instant(at), number)
+    return Reading(
+        reader or "", role, purpose, view or "", version, *extent, digest.hex(), _instant(at), number
+    )
 
 
 def _instant(microseconds: int) -> str:

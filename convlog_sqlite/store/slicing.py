@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from convlog_sqlite import strictjson
 from convlog_sqlite.database import Connection, fetch, value
+from convlog_sqlite.instants import id_text
 from convlog_sqlite.store.reading import SELECT_HEAD, Row
 from convlog_sqlite.store.sessions import Segment, SessionRow
 
@@ -175,6 +176,9 @@ AND l.type IN (SELECT value FROM json_each(?2)) LIMIT ?3"""
 SELECT_ROWS: Final = """
 SELECT v.seq, v.id, v.bytes, p.slot, p.sealed FROM json_each(?1) AS j CROSS JOIN envelope AS v ON v.pos = j.value
 LEFT JOIN payload AS p ON p.pos = v.pos"""
+SELECT_OF_ANOTHER: Final = """
+SELECT v.id FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
+WHERE e.session = ? AND e.seq = ? AND e.agent <> ?"""
 
 _FIRST_LOOK: Final = 64  # rows
 _FURTHER: Final = 16  # times as many
@@ -382,6 +386,13 @@ def _looks(scan: int, limit: int) -> Iterator[int]:
         yield min(look, scan)
         scan -= look
         look *= _FURTHER
+
+
+def of_another(connection: Connection, session: int, seq: int, agent: int) -> str | None:
+    """The id of an event, where another agent wrote it."""
+    return next(
+        (id_text(found) for (found,) in fetch(connection, SELECT_OF_ANOTHER, (session, seq, agent))), None
+    )
 
 
 def linked(connection: Connection, positions: Sequence[int], types: Sequence[int], limit: int) -> list[int]:

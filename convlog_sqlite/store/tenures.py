@@ -59,6 +59,13 @@ class Tenures:
         with self._threads:
             self._advance(connection, session, upto)
 
+    def copied(self) -> Tenures:
+        """The same, apart: to go on inside a transaction that may yet be rolled back."""
+        with self._threads:
+            tasks = {reader: set(tasks) for reader, tasks in self._tasks.items()}
+            waits = {task: set(on) for task, on in self._waits.items()}
+            return Tenures(self.seq, dict(self._holders), tasks, waits)
+
     def of(self, reader: str) -> frozenset[str]:
         """The tasks that a reader has."""
         with self._threads:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -68,8 +68,13 @@ class Trace:
     """What a walk found: events, nearest first, each with its distance, and the edges between them.
 
     `readings` says for each event what its author had in front of it, None where the log does not know. `is_whole`
+    <<<<<<< HEAD
+    is False when the walk ended at its limit. `unknown` are the edges that lead out of reach: to an event of
+    another tenant than the one that the log is bound to.
+    =======
     is False when the walk ended at its limit. `unknown` are the edges that lead out of reach: to an event of another
     tenant than the one that the log is bound to.
+    >>>>>>> main
     """
 
     events: list[Event] = field(default_factory=list)
@@ -90,6 +95,20 @@ class _Walk:
     depths: dict[int, int] = field(default_factory=dict)
     edges: list[tuple[int, int, int]] = field(default_factory=list)
     unknown: list[tuple[int, int, str]] = field(default_factory=list)  # source, relation, id
+
+
+def limited(found: Trace, shown: Sequence[Event | None]) -> Trace:
+    """A trace with these events in place of its own; None for one that is only to be named."""
+    kept = [number for number, event in enumerate(shown) if event is not None]
+    ids = {found.events[number].id for number in kept}
+    return Trace(
+        [event for event in shown if event is not None],
+        [found.depths[number] for number in kept],
+        [edge for edge in found.edges if edge.source in ids and edge.target in ids],
+        [found.readings[number] for number in kept],
+        found.is_whole,
+        [edge for edge in (*found.edges, *found.unknown) if edge.source in ids and edge.target not in ids],
+    )
 
 
 def reasons(

@@ -44,14 +44,7 @@ from convlog_sqlite.store.reading import (
 from convlog_sqlite.store.repeating import INHERITED, holds_the_same, says_the_same
 from convlog_sqlite.store.rows import Rows
 from convlog_sqlite.store.sessions import SessionRow, Sessions, require_there, tenant_of
-from convlog_sqlite.vocabulary import (
-    ABOUT_A_PERSON,
-    LABEL_KIND,
-    LINKS,
-    LISTENING_KEY,
-    OF_AN_EFFECT,
-    TYPES,
-)
+from convlog_sqlite.vocabulary import ABOUT_A_PERSON, LABEL_KIND, LINKS, LISTENING_KEY, OF_AN_EFFECT, TYPES
 
 HIGHEST_SLOT: Final = "SELECT coalesce(max(number), -1) FROM slot"
 SELECT_SESSION_HEAD: Final = """

@@ -11,9 +11,10 @@ from convlog_sqlite.database import Connection
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.reading import EFFECT_FACET, EFFECT_WORD, FACETS, PROPOSAL_FACET, correlation_digest
 from convlog_sqlite.store.slicing import Ceiling, Compiled, Probe, Tests
-from convlog_sqlite.views.definition import ANY_PURPOSE, Select, View
+from convlog_sqlite.views.definition import Select, View
 from convlog_sqlite.vocabulary import (
     ABOUT_A_PERSON,
+    ANY_PURPOSE,
     FOR_SOME_PURPOSES,
     PROPOSALS,
     SENSITIVITIES,

@@ -31,13 +31,16 @@ class Views(NamedTuple):
     versions: dict[tuple[str, int], View]
 
     def of(self, tenant: str | None) -> Views:
-        """Those that a handle bound to a tenant knows: the shipped ones, and those that are for that tenant."""
+        """Those that a handle bound to a tenant knows: the shipped ones, and those that are for that tenant.
+
+        One of the same name that was defined since for somebody else takes nobody's place here.
+        """
         if tenant is None:
             return self
         versions = {key: view for key, view in self.versions.items() if key[1] == 0 or view.tenant == tenant}
         standing = {name: versions[name, 0] for name in SHIPPED}
-        for name, view in self.standing.items():
-            if view.tenant == tenant:
+        for (name, version), view in versions.items():
+            if version:
                 standing.pop(name, None)
                 standing[name] = view
         return Views(standing, versions)
@@ -52,18 +55,31 @@ class Views(NamedTuple):
         return found
 
 
-def read(database: Database, opener: Opener) -> Views:
-    """The views as they stand. Raises PayloadUnreadable, and InvalidEvent for one that this convlog does not understand."""
+def read(database: Database, opener: Opener, tenant: str | None = None) -> Views:
+    """The views as they stand; with a tenant, those that it knows: see `Views.of`.
+
+    Raises PayloadUnreadable, and InvalidEvent for one of them that this convlog does not understand.
+    """
     with database.read() as connection:
         rows = reserved.defined(connection, DEFINED)
     standing = {name: view for name, (view, _) in SHIPPED.items()}
     versions = {(name, 0): view for name, view in standing.items()}
     count: dict[str, int] = {}
     for event in opener.events(STORE_SESSION, rows):
-        view = _defined(event, count)
+        try:
+            view = _defined(event, count)
+        except InvalidEvent:
+            if tenant is not None and not _is_for(event, tenant):
+                continue  # it is not this tenant's to hear of
+            raise
         standing.pop(view.name, None)
         standing[view.name] = versions[view.name, view.version] = view
-    return Views(standing, versions)
+    return Views(standing, versions).of(tenant)
+
+
+def _is_for(event: Event, tenant: str) -> bool:
+    said = event.content.get("value")
+    return isinstance(said, dict) and said.get("tenant") == tenant
 
 
 def _defined(event: Event, count: dict[str, int]) -> View:

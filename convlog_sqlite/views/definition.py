@@ -13,10 +13,9 @@ from typing import Any, Final, Self
 from convlog_sqlite.canonical import PAYLOAD_KEYS
 from convlog_sqlite.drafts import check_name, check_session_id
 from convlog_sqlite.errors import InvalidEvent
-from convlog_sqlite.vocabulary import LINKS, PERFORMATIVES, SENSITIVITIES, TYPES
+from convlog_sqlite.vocabulary import ANY_PURPOSE, LINKS, PERFORMATIVES, SENSITIVITIES, TYPES
 
 FORMAT: Final = 1
-ANY_PURPOSE: Final = "*"
 _CLOSED: Final[dict[str, frozenset[str]]] = {
     "types": frozenset(TYPES),
     "performatives": PERFORMATIVES,
@@ -112,6 +111,13 @@ class View:
         return any(
             select.own or select.dependencies or select.addressed or select.authored
             for select in self.selects
+        )
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it shows all of every session, as `everything` does."""
+        return self == View(
+            name=self.name, tenant=self.tenant, sessions=self.sessions, purpose=ANY_PURPOSE, roles=self.roles
         )
 
     def to_stored(self) -> dict[str, Any]:

@@ -11,8 +11,14 @@ from convlog_sqlite.events import Event
 from convlog_sqlite.store import labels
 from convlog_sqlite.store.preparing import flags
 from convlog_sqlite.views.compiling import Asked
-from convlog_sqlite.views.definition import ANY_PURPOSE, Select
-from convlog_sqlite.vocabulary import ABOUT_A_PERSON, DEFAULT_SENSITIVITY, SENSITIVITIES, UNLABELLED
+from convlog_sqlite.views.definition import Select
+from convlog_sqlite.vocabulary import (
+    ABOUT_A_PERSON,
+    ANY_PURPOSE,
+    DEFAULT_SENSITIVITY,
+    SENSITIVITIES,
+    UNLABELLED,
+)
 
 _NAMES: Final = {code: name for name, code in SENSITIVITIES.items()}
 

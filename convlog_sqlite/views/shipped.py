@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from convlog_sqlite.views.definition import ANY_PURPOSE, Select, View
+from convlog_sqlite.views.definition import Select, View
+from convlog_sqlite.vocabulary import ANY_PURPOSE
 
 SHIPPED: Final = {
     "everything": (
@@ -62,3 +63,13 @@ SHIPPED: Final = {
         "Every envelope and no content: who did what, when, and on whose authority.",
     ),
 }
+
+
+def describe_view(view: View) -> str:
+    """What a view that ships with convlog shows, and why; of one that was defined here, how it is put together."""
+    shipped = SHIPPED.get(view.name)
+    if shipped is not None and view.version == 0:
+        return shipped[1]
+    selects = f"{len(view.selects)} selects" if view.selects else "every event"
+    payload = "all content" if "*" in view.payload else ", ".join(view.payload) or "no content"
+    return f"{selects}, up to {view.max_sensitivity}, {payload}"

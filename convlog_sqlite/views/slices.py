@@ -21,6 +21,7 @@ from convlog_sqlite.instants import id_bytes
 from convlog_sqlite.projections.projection import Look, Projection
 from convlog_sqlite.store import folding, reading, roles, slicing
 from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
+from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.reader import Page, Reader
 from convlog_sqlite.store.reading import SCAN
 from convlog_sqlite.store.sessions import SessionRow
@@ -28,12 +29,13 @@ from convlog_sqlite.store.slicing import Compiled, Sliced
 from convlog_sqlite.store.tenures import Tenures
 from convlog_sqlite.views import compiling, explaining
 from convlog_sqlite.views.compiling import Asked
-from convlog_sqlite.views.definition import ANY_PURPOSE, View
+from convlog_sqlite.views.definition import View
 from convlog_sqlite.views.explaining import Explanation
-from convlog_sqlite.vocabulary import LAST_SEQ, LINKS
+from convlog_sqlite.vocabulary import ANY_PURPOSE, LAST_SEQ, LINKS
 
 DEFAULT_LIMIT: Final = 1000
 MOST_LINKED: Final = 1000  # events that a page shows because its own name them
+_WATCHED_AT_ONCE: Final = 64
 _MAIN: Final = frozenset({"body", "args", "result", "value"})
 _EVERY_KEY: Final = "*"
 
@@ -60,6 +62,7 @@ class Slice:
         _check(through, session_id)
         self.id = session_id
         self._reader, self._through, self._projection = source, through, projection
+        self._is_whole = through.view.is_whole
         self._known: tuple[tuple[Any, ...], Compiled] | None = None
 
     @property
@@ -103,7 +106,7 @@ class Slice:
     ) -> Page:
         """See `Session.tail`. With `pairs`, a call that is above a ceiling stays out."""
         page = self._with_linked(*self._page(slicing.last, 0, before, n, filters, max_scan))
-        return self._with_calls(page) if pairs else page
+        return self.with_calls(page) if pairs else page
 
     def read(
         self,
@@ -128,6 +131,47 @@ class Slice:
     ) -> Page:
         """What `read` gives without what links lead to: page after page, each event once."""
         return self._page(slicing.first, after, before, limit, filters, max_scan)[0]
+
+    def newest(self, n: int = 20, *, before: int | None = None, max_scan: int = SCAN) -> Page:
+        """What `tail` gives without what links lead to."""
+        return self._page(slicing.last, 0, before, n, {}, max_scan)[0]
+
+    def between(self, first: int, last: int) -> list[Event]:
+        """All that it selects from seq `first` to seq `last`, both included."""
+        events: list[Event] = []
+        after: int | None = first - 1
+        while after is not None:
+            page = self.selected(after=after, before=last + 1)
+            events += page
+            after = page.next
+        return events
+
+    @property
+    def adds(self) -> bool:
+        """Whether a page shows more than is selected: what links lead to."""
+        return bool(self.view.links)
+
+    def oldest(
+        self, connection: Connection, session: SessionRow, after: int, upto: int, agent: int
+    ) -> tuple[int, str] | None:
+        """(seq, id) of the oldest event that it selects behind seq `after`, up to `upto`, and another than `agent` wrote.
+
+        Asked inside a transaction that writes: behind `after` it may see rows that are rolled back yet, so what it
+        learns there it forgets.
+        """
+        self._through.tenures.advance(connection, session, after)
+        tenures = self._through.tenures.copied()
+        tenures.advance(connection, session, upto)
+        asked = compiling.compiled(connection, Names(), self._asked(connection, session, tenures), {})
+        while after < upto:
+            window = after, upto + 1
+            found = slicing.first(connection, session, asked, window, _WATCHED_AT_ONCE, SCAN)
+            for segment, (seq, _) in found.places:
+                if (event_id := slicing.of_another(connection, segment.number, seq, agent)) is not None:
+                    return seq, event_id
+            last = found.places[-1][1][0] if len(found.places) == _WATCHED_AT_ONCE else found.stopped_at
+            after = upto if last is None else last
+        return None
 
     def event(self, seq: int) -> Event | None:
         """The event at `seq`, or None where the slice does not select it."""
@@ -222,6 +266,13 @@ class Slice:
             raise ValueError("a read looks at 1 event or more")
         wanted = reading.check_filters(filters)
         end = self._through.upto + 1 if before is None else min(before, self._through.upto + 1)
+        if self._is_whole:
+            if walk is slicing.last:
+                return self._reader.tail(self.id, limit, end, wanted, scan), []
+            page = self._reader.read(self.id, after, end, limit, wanted, scan)
+            if page.next is not None and page.next >= self._through.upto:
+                page.next = None
+            return page, []
         with self._reader.database.read() as connection:
             row = self._row(connection)
             if row is None:
@@ -265,16 +316,18 @@ class Slice:
             raise NotAuthorized(self.reader or self.label, f"the view {self.label} does not show {event.id}")
         return shown
 
-    def _asked(self, connection: Connection, row: SessionRow) -> Asked:
+    def _asked(self, connection: Connection, row: SessionRow, tenures: Tenures | None = None) -> Asked:
         through, view = self._through, self.view
         reader = through.reader
         if reader is None or not view.asks_who_reads:
             return Asked(view, through.purpose, reader, frozenset(), frozenset(), frozenset())
         held = roles.roles_of(connection, row, reader) if through.role is None else [through.role]
-        through.tenures.advance(connection, row, through.upto)
-        own = through.tenures.of(reader)
+        if tenures is None:
+            tenures = through.tenures
+            tenures.advance(connection, row, through.upto)
+        own = tenures.of(reader)
         addressed = roles.addresses(reader, held)
-        return Asked(view, through.purpose, reader, addressed, own, through.tenures.awaited(own))
+        return Asked(view, through.purpose, reader, addressed, own, tenures.awaited(own))
 
     def _compiled(self, connection: Connection, row: SessionRow, filters: Mapping[str, str]) -> Compiled:
         asked = self._asked(connection, row)
@@ -298,7 +351,7 @@ class Slice:
             rows = self._below(connection, slicing.linked(connection, positions, types, MOST_LINKED))
         return _merged(page, self._events(rows))
 
-    def _with_calls(self, page: Page) -> Page:
+    def with_calls(self, page: Page) -> Page:
         """The page with the calls that its results answer, where they are below the ceilings."""
         there = {event.id for event in page}
         wanted = [event.call_id for event in page if event.call_id and event.call_id not in there]
