@@ -189,9 +189,6 @@ class Remembering(ABC):
         proposed = Meta("session", "") if proposal is None else self._meta(proposal)
         links = {} if proposal is None else proposal.links
         evidence = _ids(events, "/events") or list(links.get("derived_from", ()))
-        superseded = list(links.get("supersedes", ()))
-        if proposal is not None and proposed.contested:
-            superseded.append(proposal.id)
         meta = Meta(
             proposed.scope if scope is None else scope,
             key or proposed.key or self._key(None, evidence),
@@ -201,13 +198,14 @@ class Remembering(ABC):
         if isinstance(claim, Absent):
             claim = self._proposed(proposal, approval)
         given = {"derived_from": evidence, "authorized_by": [approval] if approval else []}
+        given["supersedes"] = list(links.get("supersedes", ()))
         return self.append(
             _draft(
                 PROMOTED_KIND,
                 by,
                 claim,
                 meta,
-                given | {"supersedes": superseded},
+                given,
                 state_key=memory_key(meta.scope, meta.key),
                 parent_id=None if proposal is None else proposal.id,
                 purposes=purposes,

@@ -29,7 +29,7 @@ def _fold(state: dict[str, Any], event: Event) -> None:
     for target in links.get("supersedes", ()):
         if target in state["claims"] and target not in state["ended"]:
             how = _CONSOLIDATED if target in links.get("derived_from", ()) else _SUPERSEDED
-            state["ended"][target] = [said["id"], how if is_claim else _RETRACTED]
+            state["ended"][target] = [said["id"], how if is_claim else _RETRACTED, said["ts"]]
     if is_claim and place_of(said.get("state_key")) is not None:
         state["claims"][said["id"]] = said["seq"]
 
@@ -56,7 +56,8 @@ def _shown(
     scope, key = place_of(claim.state_key) or ("", "")
     content = look.shown(claim)
     ends = expiry(claim.meta)
-    status = _status(ended, content, is_over=ends is not None and ends <= look.now)
+    expires = None if ends is None else from_microseconds(ends)
+    status = _status(ended, claim.redacted, expires, from_microseconds(look.now))
     shown: dict[str, Any] = {
         "event": said["id"],
         "session": said["session"],
@@ -72,7 +73,7 @@ def _shown(
         ("approved_by", approvals[0] if approvals else None),
         ("supersedes", list(claim.links.get("supersedes", ()))),
         ("ended_by", None if ended is None else ended[0]),
-        ("expires", None if ends is None else from_microseconds(ends)),
+        ("expires", expires),
         ("tenant", said.get("tenant")),
         ("sensitivity", claim.sensitivity),
         ("purposes", said.get("purposes")),
@@ -83,12 +84,16 @@ def _shown(
     return shown
 
 
-def _status(ended: list[str] | None, content: Mapping[str, Any], *, is_over: bool) -> str:
-    if ended is not None:
-        return ended[1]
-    if "redacted" in content:
+def _status(
+    ended: list[str] | None, redacted: Mapping[str, str] | None, expires: str | None, now: str
+) -> str:
+    """What came first: being ended, or being erased or expired. A claim that was over is tidied up by the next one."""
+    until = now if ended is None else ended[2]
+    if redacted is not None and redacted["at"] <= until:
         return _ERASED
-    return _EXPIRED if is_over else STANDS
+    if expires is not None and expires <= until:
+        return _EXPIRED
+    return STANDS if ended is None else ended[1]
 
 
 def _grounds(event_id: str, evidence: Mapping[str, Event]) -> dict[str, Any]:

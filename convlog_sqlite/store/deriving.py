@@ -1,7 +1,7 @@
 """What goes with what is erased: claims derived from it, what is derived from those, and what says the same.
 
 A claim says what its evidence said, so it goes with any of it. The proposal of a claim says what the claim says: each
-goes with the other, whether or not what is derived is kept.
+goes with the other when it is redacted, whether or not what is derived is kept.
 """
 
 from __future__ import annotations
@@ -45,13 +45,20 @@ class Reach:
 NOTHING: Final = Reach(frozenset(), frozenset())
 
 
-def reach(connection: Connection, positions: Iterable[int], *, keep: bool = False) -> Reach:
-    """What goes with events that are erased. With `keep`, claims derived from them stay."""
+def reach(
+    connection: Connection, positions: Iterable[int], *, keep: bool = False, same: bool = True
+) -> Reach:
+    """What goes with events that are erased. With `keep`, claims derived from them stay.
+
+    Without `same`, what says the same goes only where it is derived too: a policy may let a proposal go before
+    its claim.
+    """
     if not value(connection, HAS_CLAIMS):
         return NOTHING
     asked = frozenset(positions)
-    whole = _closed(connection, asked, (SELECT_DERIVED, SELECT_SAME))
-    going = _closed(connection, asked, (SELECT_SAME,)) if keep else whole
+    also = (SELECT_SAME,) if same else ()
+    whole = _closed(connection, asked, (SELECT_DERIVED, *also))
+    going = _closed(connection, asked, also) if keep else whole
     kept = frozenset(pos for pos in whole - going if not value(connection, IS_GONE, (pos,)))
     return Reach(going - asked, kept)
 

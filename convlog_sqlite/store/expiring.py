@@ -126,12 +126,12 @@ class Expiry:
         taken: Collection[int] = (),
     ) -> None:
         """Find the claims that go with what is due on a page."""
-        whole = deriving.reach(connection, [pos for pos, _ in page.due], keep=keep)
+        whole = deriving.reach(connection, [pos for pos, _ in page.due], keep=keep, same=False)
         page.kept = set(whole.kept)
         left = whole.derived.difference(taken)
         sessions = {row.number: row for row in self._sessions.all(connection)} if left else {}
         for pos, version in page.due if left else ():
-            going = left & deriving.reach(connection, [pos], keep=keep).derived
+            going = left & deriving.reach(connection, [pos], keep=keep, same=False).derived
             left -= going
             for other in sorted(going):
                 candidate = candidates.at_position(connection, sessions, other, judge.subjects)

@@ -198,12 +198,11 @@ class _Judged:
             self.refuse("evidence-unreadable", proposal.id)
             return
         proposed = proposal.said.get("links", {})
-        superseded = [item for item in self._links.get("supersedes", ()) if item != proposal.id]
         purposes, allowed = self.keys.get("purposes"), proposal.said.get("purposes")
         if not (
             proposal.said["agent"] == self.keys["agent"]
             and set(proposed.get("derived_from", ())) == set(self._links.get("derived_from", ()))
-            and set(proposed.get("supersedes", ())) == set(superseded)
+            and set(proposed.get("supersedes", ())) == set(self._links.get("supersedes", ()))
             and (allowed is None or purposes is None or set(purposes) <= set(allowed))
             and holds_the_same(prepared, salt, payload.data, proposal.commitment)
         ):
@@ -226,17 +225,18 @@ class _Judged:
     def hold_to_what_stands(self, meta: Meta) -> None:
         """The rules about other claims: those for the same key, and those that it supersedes."""
         place = self._place
-        proposal = None if self._proposal is None else self._proposal.id
         superseded = list(self._links.get("supersedes", ()))
         for event_id in superseded:
-            claim = None if event_id == proposal else self._find(event_id)
-            if event_id != proposal and (claim is None or not self._can_be_superseded(claim)):
+            claim = self._find(event_id)
+            if claim is None or not self._can_be_superseded(claim):
                 self.refuse("superseded", event_id)
         key = place.number(self.keys["state_key"])
         found = memories.standing(place, meta.scope, key)
-        for claim in found if proposal not in superseded else ():
+        for claim in found if not meta.contested else ():
             if claim.id not in superseded:
                 self.refuse("conflict", claim.id)
+        if meta.contested and self._proposal is not None:
+            superseded.append(self._proposal.id)  # what it was decided on is not what stands: so both do
         self.keys = _tidied(place, self.keys, key, superseded, found)
 
     def _can_be_superseded(self, claim: Fact) -> bool:
