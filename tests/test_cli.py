@@ -572,6 +572,16 @@ def test_tail_follows_behind_what_it_printed(convlog, build, start):
     assert next_line(running)["body"] == "this"
 
 
+def test_tail_follows_through_a_view(convlog, build, start):
+    """`tail -f --view` prints what the view shows as it lands, and nothing that it does not."""
+    running = start("tail", "build", "-n", "1", "-f", "--view", "auditor", "--agent", "planner", bufsize=0)
+    assert next_line(running)["withheld"]
+    convlog("append", "build", "-a", "other", "--body", "not this")
+    convlog("append", "build", "-a", "planner", "--body", "this")
+    shown = next_line(running)
+    assert (shown["agent"], shown["withheld"], shown.get("body")) == ("planner", True, None)
+
+
 # show
 
 

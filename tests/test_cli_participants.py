@@ -76,8 +76,6 @@ def test_join_says_as_what_and_leaves(convlog, session):
         (["tail", "build", "--as", "w", "--since-last", "--task", "t"], 2, "filter"),
         (["tail", "build", "--as", "w", "--since-last", "--after", "2"], 2, "--after"),
         (["tail", "build", "--as", "w", "--since-last", "--pairs"], 2, "--pairs"),
-        (["tail", "build", "--as", "w", "-f", "--agent", "user"], 2, "filter"),
-        (["tail", "build", "--view", "everything", "-f"], 2, "--as"),
         (["tail", "build", "--as", "w", "-n", "0"], 2, "1 event"),
         (["tail", "nowhere", "--as", "w"], 3, "does not exist"),
         (["seen", "nobody", "build"], 3, "/agent"),
