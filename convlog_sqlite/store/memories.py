@@ -52,12 +52,12 @@ WHERE l.target = ? AND l.type = 3
 AND e.kind IN (SELECT id FROM name WHERE text IN ('memory-promoted', 'memory-retracted')) ORDER BY l.pos"""
 # ?1 session  ?2 state key  ?3 last seq
 SELECT_CLAIMS: Final = """
-SELECT v.id FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
+SELECT v.id FROM event AS e INDEXED BY event_state CROSS JOIN envelope AS v ON v.pos = e.pos
 WHERE e.session = ?1 AND e.state_key = ?2 AND e.seq <= ?3
 AND e.kind = (SELECT id FROM name WHERE text = 'memory-promoted') ORDER BY e.seq"""
 # ?1 any session of the tenant  ?2 state key
 SELECT_CLAIMS_OF_TENANT: Final = """
-SELECT v.id FROM session AS s CROSS JOIN event AS e ON e.session = s.id AND e.state_key = ?2
+SELECT v.id FROM session AS s CROSS JOIN event AS e INDEXED BY event_state ON e.session = s.id AND e.state_key = ?2
 CROSS JOIN envelope AS v ON v.pos = e.pos
 WHERE s.tenant IS (SELECT tenant FROM session WHERE id = ?1)
 AND e.kind = (SELECT id FROM name WHERE text = 'memory-promoted') ORDER BY v.pos"""
