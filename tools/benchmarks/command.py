@@ -26,6 +26,7 @@ CONTENDERS: Final[Sequence[type[Contender]]] = (Floor, Convlog, Mirrored)
 MEASURES: Final[Sequence[Callable[[Stage, Amounts, Recorder], None]]] = (
     comparing.measure_tail,
     alone.measure_filters,
+    alone.measure_views,
     comparing.measure_export,
     alone.measure_verify,
     comparing.measure_append,
