@@ -797,6 +797,19 @@ class TestReaders:
         assert (claim.agent, claim.parent_id, claim.seen is not None) == ("worker", proposal.id, True)
         assert worker.retract(claim).agent == "worker"
 
+    def test_a_participant_makes_memory_of_what_it_may_read(self, session):
+        """What its view keeps back is no evidence of its own, though it knows the id."""
+        boss = session.join("boss", role="orchestrator")
+        events = [boss.message("plain"), boss.message("of Ann", subjects=["Ann"])]
+        checker = session.join("checker", role="verifier")
+        rules = refusal(lambda: checker.propose_memory(events, "c"))
+        assert rules == [("evidence-unreadable", events[1].id)]
+        assert checker.propose_memory(events[:1], "c").agent == "checker"
+        auditor = session.join("auditor", role="auditor")
+        assert refusal(lambda: auditor.propose_memory(events[:1], "c"))
+        missing = "0197a3c4-0000-7000-8000-000000000000"
+        assert refusal(lambda: checker.propose_memory([missing], "c")) == [("evidence-missing", missing)]
+
 
 # Two processes, and what comes in between
 
