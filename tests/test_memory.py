@@ -8,6 +8,7 @@ import textwrap
 import pytest
 
 from convlog_sqlite import (
+    ABSENT,
     ConversationLog,
     Draft,
     InvalidEvent,
@@ -310,6 +311,8 @@ class TestRefusals:
             ({"scope": "everywhere"}, "/scope"),
             ({"scope": "task:"}, "/scope"),
             ({"key": ""}, "/key"),
+            ({"key": "k" * 256}, "/key"),
+            ({"contested": "yes"}, "/contested"),
             ({"expires": "tomorrow"}, "/expires"),
             ({"expires": 5}, "/expires"),
             ({"by": ""}, "/agent"),
@@ -383,6 +386,9 @@ class TestNoWayRound:
             ({"meta": {"scope": "x", "key": "jwt"}}, "/meta/scope"),
             ({"meta": {"scope": "store", "key": "jwt", "more": 1}}, "/meta/more"),
             ({"meta": {"scope": "store", "key": "jwt", "expires": "soon"}}, "/meta/expires"),
+            ({"meta": {"scope": "store", "key": "jwt", "contested": "yes"}}, "/meta/contested"),
+            ({"meta": {"scope": "store", "key": "j" * 250}}, "/meta/key"),
+            ({"value": ABSENT}, "/value"),
             ({"kind": "memory-proposed"}, "/performative"),
             ({"kind": "memory-proposed", "performative": "propose"}, "/state_key"),
             ({"kind": "memory-retracted"}, "/links/supersedes"),

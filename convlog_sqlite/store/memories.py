@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from convlog_sqlite import strictjson
 from convlog_sqlite.database import Connection, fetch, value
+from convlog_sqlite.drafts import check_name
 from convlog_sqlite.errors import InvalidEvent
 from convlog_sqlite.events import Erased, Live, Payload
 from convlog_sqlite.instants import id_bytes, id_text, to_microseconds
@@ -31,6 +32,7 @@ from convlog_sqlite.vocabulary import (
     MEMORY_CEILING,
     SENSITIVITIES,
     STORE_SESSION,
+    memory_key,
     unescaped,
 )
 
@@ -100,7 +102,10 @@ class Meta:
         check_scope(meta.get("scope"), "/meta/scope")
         if not isinstance(meta.get("key"), str) or not meta["key"]:
             raise InvalidEvent("/meta/key", "the key of the claim in its scope, which is needed")
-        found = cls(meta["scope"], meta["key"], meta.get("expires"), meta.get("contested", False) is True)
+        check_name(memory_key(meta["scope"], meta["key"]), "/meta/key")
+        if not isinstance(meta.get("contested", False), bool):
+            raise InvalidEvent("/meta/contested", "true or false")
+        found = cls(meta["scope"], meta["key"], meta.get("expires"), meta.get("contested", False))
         if found.expires is not None and found.ends is None:
             raise InvalidEvent("/meta/expires", "RFC 3339 in UTC with microseconds")
         return found
