@@ -15,15 +15,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Unpack
 
 from convlog_sqlite.acting import DEFAULT_EFFECTS, Acting, Attempt
 from convlog_sqlite.coordination import Recorded as Answer
+from convlog_sqlite.coordination import identity
 from convlog_sqlite.drafts import ABSENT, Absent, Draft, check_key, check_name
 from convlog_sqlite.effects import CallKeys, Effect, Receipt, Reconciler, Recovery
-from convlog_sqlite.errors import InvalidEvent, NotAuthorized
+from convlog_sqlite.errors import InvalidEvent, NotAuthorized, PromotionRefused, UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.listeners import Listener, Recording
 from convlog_sqlite.remembering import Claim, PromotedKeys, ProposedKeys, Remembering
@@ -272,8 +273,18 @@ class Participant(Listener, OwnVerbs[Event]):
         return self.session.recover(self.agent, reconcile, limit=limit)
 
     def propose_memory(self, events: Sequence[Event | str], claim: Any, **how: Unpack[ProposedKeys]) -> Event:
-        """See `Session.propose_memory`."""
+        """See `Session.propose_memory`. Evidence is what this agent may read: the rest is unreadable to it."""
+        hidden = [event_id for event_id in map(identity, events) if self._is_hidden(event_id)]
+        if hidden:
+            raise PromotionRefused([("evidence-unreadable", event_id) for event_id in hidden])
         return self.session.propose_memory(events, claim, by=self.agent, **how)
+
+    def _is_hidden(self, event_id: str) -> bool:
+        """Whether the view keeps back an event, or what it says; one that is not there is not hidden."""
+        with suppress(UnknownReference):
+            shown = self._slice.admitted(self._log.reader.event(event_id))
+            return shown is None or (shown.withheld and shown.content.keys() <= {"withheld"})
+        return False
 
     def promote(
         self,

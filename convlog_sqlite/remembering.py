@@ -147,6 +147,8 @@ class Remembering(ABC):
 
         Raises PromotionRefused with every rule about evidence that refuses it, InvalidEvent, StoreError.
         """
+        if not isinstance(contested, bool):
+            raise InvalidEvent("/contested", "true or false")
         evidence = _ids(events, "/events")
         meta = Meta(scope, self._key(key, evidence), _instant(expires), contested)
         links = {"derived_from": evidence, "supersedes": _ids(supersedes, "/supersedes")}
@@ -278,8 +280,8 @@ def _draft(
     kind: str, by: str, claim: Any, meta: Meta, links: Mapping[str, Sequence[str]], **keys: Any
 ) -> Draft:
     check_scope(meta.scope, "/scope")
+    check_name(memory_key(scope := meta.scope, meta.key), "/key")
     named = {link: list(ids) for link, ids in links.items() if ids}
-    scope = meta.scope
     task = scope.removeprefix(_TASK) if scope.startswith(_TASK) else None
     if task is not None:
         check_name(task, "/scope")

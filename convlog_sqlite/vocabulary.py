@@ -170,7 +170,7 @@ MEMORY_CEILING: Final = "confidential"  # unless the store says otherwise
 # Everything that can refuse a claim, by its code.
 PROMOTION_RULES: Final = {
     "evidence-missing": "no evidence is named, or it is no event of the session",
-    "evidence-unreadable": "content of the evidence, or of what was approved, is erased, locked, lost or corrupt",
+    "evidence-unreadable": "content of the evidence, or of what was approved, is erased, locked, lost or corrupt, or not for the claimant",
     "evidence-conflict": "agents decided apart on the piece of state that the evidence sets",
     "evidence-ended": "the evidence is a claim that no longer stands, or one that is only proposed",
     "sensitivity": "the evidence, or the claim, is more sensitive than memory may be",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from convlog_sqlite.cli import VERBS
+from convlog_sqlite.vocabulary import PROMOTION_RULES
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -35,6 +36,13 @@ def test_the_reference_is_what_the_command_says():
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_rules_of_memory_are_what_the_code_says():
+    """Each rule that can refuse a claim stands in the README with its meaning, in the order of the code."""
+    text = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+    rows = [f"| `{code}` | {meaning} |" for code, meaning in PROMOTION_RULES.items()]
+    assert "\n".join(rows) in text
 
 
 def test_each_example_is_shown(reference):

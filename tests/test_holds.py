@@ -286,11 +286,11 @@ class TestRaces:
         )
         decide = erasing.decide
 
-        def slowly(connection, positions):
+        def slowly(*arguments):
             placing.start()
             placing.join(0.3)
             assert placing.is_alive(), "it was placed in the middle of the decision"
-            return decide(connection, positions)
+            return decide(*arguments)
 
         with ConversationLog.open(log.path) as other:
             monkeypatch.setattr(erasing, "decide", slowly)

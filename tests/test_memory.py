@@ -8,6 +8,7 @@ import textwrap
 import pytest
 
 from convlog_sqlite import (
+    ABSENT,
     ConversationLog,
     Draft,
     InvalidEvent,
@@ -310,6 +311,8 @@ class TestRefusals:
             ({"scope": "everywhere"}, "/scope"),
             ({"scope": "task:"}, "/scope"),
             ({"key": ""}, "/key"),
+            ({"key": "k" * 256}, "/key"),
+            ({"contested": "yes"}, "/contested"),
             ({"expires": "tomorrow"}, "/expires"),
             ({"expires": 5}, "/expires"),
             ({"by": ""}, "/agent"),
@@ -383,6 +386,9 @@ class TestNoWayRound:
             ({"meta": {"scope": "x", "key": "jwt"}}, "/meta/scope"),
             ({"meta": {"scope": "store", "key": "jwt", "more": 1}}, "/meta/more"),
             ({"meta": {"scope": "store", "key": "jwt", "expires": "soon"}}, "/meta/expires"),
+            ({"meta": {"scope": "store", "key": "jwt", "contested": "yes"}}, "/meta/contested"),
+            ({"meta": {"scope": "store", "key": "j" * 250}}, "/meta/key"),
+            ({"value": ABSENT}, "/value"),
             ({"kind": "memory-proposed"}, "/performative"),
             ({"kind": "memory-proposed", "performative": "propose"}, "/state_key"),
             ({"kind": "memory-retracted"}, "/links/supersedes"),
@@ -796,6 +802,19 @@ class TestReaders:
         claim = worker.promote(approved_by=alice.approve(proposal))
         assert (claim.agent, claim.parent_id, claim.seen is not None) == ("worker", proposal.id, True)
         assert worker.retract(claim).agent == "worker"
+
+    def test_a_participant_makes_memory_of_what_it_may_read(self, session):
+        """What its view keeps back is no evidence of its own, though it knows the id."""
+        boss = session.join("boss", role="orchestrator")
+        events = [boss.message("plain"), boss.message("of Ann", subjects=["Ann"])]
+        checker = session.join("checker", role="verifier")
+        rules = refusal(lambda: checker.propose_memory(events, "c"))
+        assert rules == [("evidence-unreadable", events[1].id)]
+        assert checker.propose_memory(events[:1], "c").agent == "checker"
+        auditor = session.join("auditor", role="auditor")
+        assert refusal(lambda: auditor.propose_memory(events[:1], "c"))
+        missing = "0197a3c4-0000-7000-8000-000000000000"
+        assert refusal(lambda: checker.propose_memory([missing], "c")) == [("evidence-missing", missing)]
 
 
 # Two processes, and what comes in between

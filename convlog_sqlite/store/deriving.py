@@ -10,28 +10,31 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from convlog_sqlite import strictjson
 from convlog_sqlite.database import Connection, fetch, value
 
 HAS_CLAIMS: Final = "SELECT EXISTS (SELECT 1 FROM name WHERE text IN ('memory-proposed', 'memory-promoted'))"
+# ?1 positions: a list in JSON
 SELECT_DERIVED: Final = """
-SELECT l.pos FROM link AS l CROSS JOIN envelope AS v ON v.pos = l.pos
-CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq
-WHERE l.target = ? AND l.type = 4
-AND e.kind IN (SELECT id FROM name WHERE text IN ('memory-proposed', 'memory-promoted'))"""
+SELECT l.pos FROM json_each(?1) AS j CROSS JOIN link AS l ON l.target = j.value AND l.type = 4
+CROSS JOIN envelope AS v ON v.pos = l.pos CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq
+WHERE e.kind IN (SELECT id FROM name WHERE text IN ('memory-proposed', 'memory-promoted'))"""
 # Of a claim its proposal, of a proposal its claim.
 SELECT_SAME: Final = """
-SELECT p.pos FROM envelope AS v CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq
-CROSS JOIN envelope AS p ON p.pos = e.parent CROSS JOIN event AS q ON q.session = p.session AND q.seq = p.seq
-WHERE v.pos = ?1 AND e.kind = (SELECT id FROM name WHERE text = 'memory-promoted')
+SELECT p.pos FROM json_each(?1) AS j CROSS JOIN envelope AS v ON v.pos = j.value
+CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq CROSS JOIN envelope AS p ON p.pos = e.parent CROSS JOIN event AS q ON q.session = p.session AND q.seq = p.seq
+WHERE e.kind = (SELECT id FROM name WHERE text = 'memory-promoted')
 AND q.kind = (SELECT id FROM name WHERE text = 'memory-proposed')
 UNION ALL
-SELECT c.pos FROM envelope AS v CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq
-CROSS JOIN event AS c ON c.parent = e.pos
-WHERE v.pos = ?1 AND e.kind = (SELECT id FROM name WHERE text = 'memory-proposed')
+SELECT c.pos FROM json_each(?1) AS j CROSS JOIN envelope AS v ON v.pos = j.value
+CROSS JOIN event AS e ON e.session = v.session AND e.seq = v.seq CROSS JOIN event AS c ON c.parent = e.pos
+WHERE e.kind = (SELECT id FROM name WHERE text = 'memory-proposed')
 AND c.kind = (SELECT id FROM name WHERE text = 'memory-promoted')"""
 
 IS_GONE: Final = """
 SELECT EXISTS (SELECT 1 FROM tombstone WHERE pos = ?1) OR EXISTS (SELECT 1 FROM intent_event WHERE pos = ?1)"""
+
+_AT_ONCE: Final = 10_000  # positions in one statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +67,11 @@ def reach(
 
 
 def _closed(connection: Connection, asked: frozenset[int], statements: tuple[str, ...]) -> frozenset[int]:
-    found, new = set(asked), list(asked)
+    found, new = set(asked), sorted(asked)
     while new:
-        pos = new.pop()
+        some, new = strictjson.dump(new[:_AT_ONCE]).decode(), new[_AT_ONCE:]
         for statement in statements:
-            reached = [other for (other,) in fetch(connection, statement, (pos,)) if other not in found]
-            found.update(reached)
-            new += reached
+            reached = {pos for (pos,) in fetch(connection, statement, (some,))} - found
+            found |= reached
+            new += sorted(reached)
     return frozenset(found)

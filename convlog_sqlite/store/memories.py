@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from convlog_sqlite import strictjson
 from convlog_sqlite.database import Connection, fetch, value
+from convlog_sqlite.drafts import check_name
 from convlog_sqlite.errors import InvalidEvent
 from convlog_sqlite.events import Erased, Live, Payload
 from convlog_sqlite.instants import id_bytes, id_text, to_microseconds
@@ -31,6 +32,7 @@ from convlog_sqlite.vocabulary import (
     MEMORY_CEILING,
     SENSITIVITIES,
     STORE_SESSION,
+    memory_key,
     unescaped,
 )
 
@@ -52,12 +54,12 @@ WHERE l.target = ? AND l.type = 3
 AND e.kind IN (SELECT id FROM name WHERE text IN ('memory-promoted', 'memory-retracted')) ORDER BY l.pos"""
 # ?1 session  ?2 state key  ?3 last seq
 SELECT_CLAIMS: Final = """
-SELECT v.id FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos
+SELECT v.id FROM event AS e INDEXED BY event_state CROSS JOIN envelope AS v ON v.pos = e.pos
 WHERE e.session = ?1 AND e.state_key = ?2 AND e.seq <= ?3
 AND e.kind = (SELECT id FROM name WHERE text = 'memory-promoted') ORDER BY e.seq"""
 # ?1 any session of the tenant  ?2 state key
 SELECT_CLAIMS_OF_TENANT: Final = """
-SELECT v.id FROM session AS s CROSS JOIN event AS e ON e.session = s.id AND e.state_key = ?2
+SELECT v.id FROM session AS s CROSS JOIN event AS e INDEXED BY event_state ON e.session = s.id AND e.state_key = ?2
 CROSS JOIN envelope AS v ON v.pos = e.pos
 WHERE s.tenant IS (SELECT tenant FROM session WHERE id = ?1)
 AND e.kind = (SELECT id FROM name WHERE text = 'memory-promoted') ORDER BY v.pos"""
@@ -100,7 +102,10 @@ class Meta:
         check_scope(meta.get("scope"), "/meta/scope")
         if not isinstance(meta.get("key"), str) or not meta["key"]:
             raise InvalidEvent("/meta/key", "the key of the claim in its scope, which is needed")
-        found = cls(meta["scope"], meta["key"], meta.get("expires"), meta.get("contested", False) is True)
+        check_name(memory_key(meta["scope"], meta["key"]), "/meta/key")
+        if not isinstance(meta.get("contested", False), bool):
+            raise InvalidEvent("/meta/contested", "true or false")
+        found = cls(meta["scope"], meta["key"], meta.get("expires"), meta.get("contested", False))
         if found.expires is not None and found.ends is None:
             raise InvalidEvent("/meta/expires", "RFC 3339 in UTC with microseconds")
         return found
