@@ -154,6 +154,8 @@ def tail(
     before: only.Before = None,
     at: AtOption = None,
     pairs: only.Pairs = False,
+    max_chars: only.MaxChars = None,
+    brief: only.Brief = False,
     view: through.View = None,
     reader: through.As = None,
     purpose: through.Purpose = None,
@@ -180,10 +182,10 @@ def tail(
     )  # fmt: skip
     if follow and (before is not None or at is not None):
         raise usage_error("what is appended stands behind every --before and --at", "--follow")
-    if pairs and number is None and after is not None:
-        raise usage_error("needs -n beside --after", "--pairs")
-    out = Printer(render.screen(context, as_json=as_json))
-    look = Look(reader, view, purpose, number, pairs=pairs, since_last=since_last, follow=follow)
+    how = window.Shown(pairs, max_chars, brief)
+    how.check(number, after, follow=follow)
+    out = Printer(render.screen(context, as_json=as_json), brief=brief)
+    look = Look(reader, view, purpose, number, how, since_last=since_last, follow=follow)
     if look.is_of_a_reader:
         place = {"--after": after, "--before": before, "--at": at}
         look.show(context, session, store, out, filters, place)
@@ -197,7 +199,7 @@ def tail(
         else:
             count = _TAIL if number is None else number
             events = window.last(found, count, after=after or 0, before=before, filters=filters)
-            out.show(window.with_calls(log, found, events) if pairs else events)
+            out.show(window.within(log, found, events, how))
         if follow:
             sys.stdout.flush()
             out.show(whole.follow(max(head, out.seq, after or 0), **filters), flush=True)
