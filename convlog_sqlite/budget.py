@@ -6,8 +6,9 @@ and a call and its result are kept or left out together. An event whose content 
 stands for it, the beginning and the end of its main content are text, with a mark in between, and `cut` says so;
 what else the payload holds (`attachments`, `usage`, `meta`) is left out of it. Envelopes are never cut.
 
-A long event gets a quarter of the budget, or what 200 characters of content take, if that is more; and room that
-nothing else takes goes to what was cut, the newest first.
+A long event gets a quarter of the budget, or what 100 characters of its content take, if that is more, so that others
+are there beside it. The oldest that is there gets what is left; and room that nothing else takes goes to what was
+cut, the newest first.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from convlog_sqlite.events import BRIEF_CONTENT, Event, Live
 from convlog_sqlite.store.reader import LeftOut, Page, Reader
 
 _PARTS: Final = 4  # of the budget for a long event, so that there are several
-_WORTH_READING: Final = 200  # characters of a long content that are better than a further event
+_WORTH_READING: Final = 100  # characters of a long content: with less of it an event is left out
 _SAID_OF_CONTENT: Final = frozenset({"truncated", "withheld", "cut"})
 _JOINER: Final = "\u200d"
 _SKIN_TONES: Final = ("\U0001f3fb", "\U0001f3ff")
@@ -130,12 +131,15 @@ class _Chosen:
         """Take the newest, cut as far as it must be. Else the least that it takes."""
         if self.add(group) or self._add(group, [self._room // len(group)] * len(group)):
             return None
-        least = [self._measure(cut(event, 0, self._measure)) for event in group]
+        least = [self._least(event) for event in group]
         return None if self._add(group, least) else sum(least)
 
     def add(self, group: Sequence[Event]) -> bool:
         """Take an event, or a result with its call, where there is room for it."""
-        return self._add(group, [self._room_of(event) for event in group])
+        if self._add(group, [self._room_of(event) for event in group]):
+            return True
+        even = self._room // len(group)
+        return even >= _WORTH_READING + max(map(self._least, group)) and self._add(group, [even] * len(group))
 
     def give_back(self) -> None:
         """Let what was cut take the room that is left, the newest first."""
@@ -154,7 +158,10 @@ class _Chosen:
     def _room_of(self, event: Event) -> int:
         if self._measure(event) <= self._share:
             return self._share
-        return max(self._share, self._measure(cut(event, 0, self._measure)) + _WORTH_READING)
+        return max(self._share, self._least(event) + _WORTH_READING)
+
+    def _least(self, event: Event) -> int:
+        return self._measure(cut(event, 0, self._measure))
 
     def _add(self, group: Sequence[Event], rooms: Sequence[int]) -> bool:
         places = [

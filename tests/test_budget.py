@@ -1,5 +1,6 @@
 """Budgets: what fits is the newest, whole pairs, cut where it is long, and what is missing is said to the number."""
 
+import asyncio
 import json
 import re
 
@@ -8,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from convlog_sqlite import (
+    AsyncConversationLog,
     Attachment,
     BudgetTooSmall,
     ConversationLog,
@@ -203,7 +205,7 @@ def test_of_long_events_several_are_there():
     """A long event gets a part of the budget, so that there are others beside it."""
     events = [an_event(seq, "message", {"body": f"{seq} " * 4000}) for seq in range(1, 11)]
     page = fit(events, 4000)
-    assert [event.seq for event in page] == [8, 9, 10]
+    assert [event.seq for event in page] == [7, 8, 9, 10]
     assert len(printed(page, brief=False)) > 3900, "room that nothing else takes goes to what was cut"
 
 
@@ -318,6 +320,41 @@ class TestTails:
         page = session.tail(20, max_chars=1500)
         there = next(event for event in page if event.id == result.id)
         assert there.redacted["reason"] == "user_delete"
+
+
+def test_the_async_twins_keep_to_budgets(store_path):
+    """An async session, a moment, a slice and a participant give what the sync ones give."""
+
+    async def body():
+        async with AsyncConversationLog.open(store_path) as log:
+            session = log.session("s")
+            for number in range(6):
+                await session.message(f"{number} " * 900, agent="ann")
+            moment, shown = await session.at(7), await session.through("everything")
+            pages = [await source.tail(9, max_chars=2000, brief=True) for source in (session, moment, shown)]
+            bob = await session.join("bob", role="worker", view="everything")
+            pages.append(await bob.listen(9, max_chars=2000, brief=True))
+            return pages
+
+    pages = asyncio.run(body())
+    with ConversationLog.open(store_path) as log:
+        whole = log.session("s").at(7).tail(9, max_chars=2000, brief=True)
+    assert pages[:3] == [whole] * 3
+    assert all(page.left_out.events for page in pages)
+    assert pages[3][-1].seq == 8
+
+
+def test_a_fork_keeps_to_a_budget(log):
+    """A result in a fork brings its call from what the fork shares."""
+    session = log.session("s")
+    call = session.tool_call("shell", "x" * 3000, agent="bob")
+    session.message("y" * 3000, agent="ann")
+    fork = session.fork("f", agent="ann")
+    fork.message("z" * 3000, agent="ann")
+    fork.tool_result(call, "w" * 3000, agent="bob")
+    page = fork.tail(2, max_chars=1400)
+    assert [event.type for event in page][:1] == ["tool_call"]
+    assert sum(len(line.decode()) for line in page.lines()) <= 1400
 
 
 def test_a_body_of_ten_megabytes_is_cut(store_path):

@@ -174,6 +174,8 @@ def tail(
 ) -> None:
     """Print the last events of a session, oldest first. All filters that are given must hold.
 
+    With --max-chars, what was left out or cut is said in a line {"left_out": {"events", "from", "to", "cut"}} in front of the events; where all of it fits there is none. A budget that does not hold the newest event is refused, with the smallest that does.
+
     With --as, that the agent has read them is noted once they are printed, and its next `append` says so; a look with filters, --after, --before or --at is not noted. --since-last goes on where the agent was in this view, and moves on when everything was written to standard output: after a kill or a broken pipe before that, it comes again.
     """
     filters = Filters(
