@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 from convlog_sqlite.acting import Attempt
 from convlog_sqlite.backup import Backup
 from convlog_sqlite.branching import Difference, StateDifference
+from convlog_sqlite.budget import fit
 from convlog_sqlite.drafts import ABSENT, Attachment, Draft, ForeignDraft, check_session_id
 from convlog_sqlite.effects import CallKeys, Effect, Receipt, Recovery, Settlement
 from convlog_sqlite.errors import (
     BackupRefused,
+    BudgetTooSmall,
     ConvlogError,
     EffectClaimed,
     EffectCommitted,
@@ -101,7 +103,7 @@ from convlog_sqlite.session import Session
 from convlog_sqlite.store.fences import Fence
 from convlog_sqlite.store.listening import RECORDED
 from convlog_sqlite.store.points import Point
-from convlog_sqlite.store.reader import Page, SessionSummary
+from convlog_sqlite.store.reader import LeftOut, Page, SessionSummary
 from convlog_sqlite.store.readings import Reading
 from convlog_sqlite.store.reserved import Hold
 from convlog_sqlite.store.sessions import RemovedSession
@@ -158,6 +160,7 @@ __all__ = [
     "Attempt",
     "Backup",
     "BackupRefused",
+    "BudgetTooSmall",
     "CallKeys",
     "Claim",
     "ConversationLog",
@@ -202,6 +205,7 @@ __all__ = [
     "KeystoreReplaced",
     "KeystoreTruncated",
     "KeystoreUnusable",
+    "LeftOut",
     "Listener",
     "Live",
     "Locked",
@@ -271,6 +275,7 @@ __all__ = [
     "WrongKey",
     "check_session_id",
     "describe_view",
+    "fit",
     "import_transcripts",
     "parse_json",
     "restore",

@@ -97,13 +97,16 @@ class AsyncSession(AsyncJoining, AsyncActing, AsyncStates, AsyncThrough, AsyncRe
         *,
         before: int | None = None,
         pairs: bool = False,
+        max_chars: int | None = None,
+        brief: bool = False,
         max_scan: int = SCAN,
         **filters: Unpack[Filters],
     ) -> Page:
         """See `Session.tail`."""
         session = self._session
+        budget: Any = {"max_chars": max_chars, "brief": brief}
         return await self._log.run(
-            lambda: session.tail(n, before=before, pairs=pairs, max_scan=max_scan, **filters)
+            lambda: session.tail(n, before=before, pairs=pairs, max_scan=max_scan, **budget, **filters)
         )
 
     async def read(

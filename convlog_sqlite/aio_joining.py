@@ -52,9 +52,12 @@ class AsyncListener:
         """See `Listener.heard_upto`."""
         return self._listener.heard_upto
 
-    async def listen(self, n: int = 20, *, pairs: bool = False) -> Page:
+    async def listen(
+        self, n: int = 20, *, pairs: bool = False, max_chars: int | None = None, brief: bool = False
+    ) -> Page:
         """See `Listener.listen`."""
-        return await self._running.run(lambda: self._listener.listen(n, pairs=pairs))
+        how: Any = {"pairs": pairs, "max_chars": max_chars, "brief": brief}
+        return await self._running.run(lambda: self._listener.listen(n, **how))
 
     async def news(self, limit: int = NEWS_LIMIT) -> News:
         """See `Listener.news`."""

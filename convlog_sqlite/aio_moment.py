@@ -30,13 +30,16 @@ class AsyncMoment(AsyncThrough):
         *,
         before: int | None = None,
         pairs: bool = False,
+        max_chars: int | None = None,
+        brief: bool = False,
         max_scan: int = SCAN,
         **filters: Any,
     ) -> Page:
         """See `Moment.tail`."""
         moment = self._moment
+        budget: Any = {"max_chars": max_chars, "brief": brief}
         return await self._log.run(
-            lambda: moment.tail(n, before=before, pairs=pairs, max_scan=max_scan, **filters)
+            lambda: moment.tail(n, before=before, pairs=pairs, max_scan=max_scan, **budget, **filters)
         )
 
     async def read(

@@ -46,13 +46,16 @@ class AsyncSlice:
         *,
         before: int | None = None,
         pairs: bool = False,
+        max_chars: int | None = None,
+        brief: bool = False,
         max_scan: int = SCAN,
         **filters: Any,
     ) -> Page:
         """See `Slice.tail`."""
         found = self._slice
+        budget: Any = {"max_chars": max_chars, "brief": brief}
         return await self._log.run(
-            lambda: found.tail(n, before=before, pairs=pairs, max_scan=max_scan, **filters)
+            lambda: found.tail(n, before=before, pairs=pairs, max_scan=max_scan, **budget, **filters)
         )
 
     async def read(

@@ -48,6 +48,7 @@
     │  ├─ ScrubFailed          the caller's scrubbing function failed
     │  ├─ KeysAtRisk           keys would be lost or laid open, and nobody said so
     │  ├─ BackupRefused        a backup or a restore would lose or lay open something
+    │  ├─ BudgetTooSmall       not even the newest event fits
     │  └─ MirrorBusy           another exporter keeps these files
     ├─ PayloadUnreadable       the event is known, its content is not
     │  ├─ PayloadErased        by a redaction: normal
@@ -464,6 +465,16 @@ class ScrubFailed(Refused):
     def __init__(self, pointer: str, cause: str) -> None:
         self.pointer, self.cause = pointer, cause
         super().__init__(f"{pointer or '/'}: the scrubbing function failed: {cause}")
+
+
+class BudgetTooSmall(Refused):
+    """Not even the newest event fits in `max_chars` characters, cut as far as it can be; `smallest` is what works."""
+
+    def __init__(self, max_chars: int, smallest: int) -> None:
+        self.max_chars, self.smallest = max_chars, smallest
+        super().__init__(
+            f"/max_chars: {max_chars} characters hold no event; the smallest that works is {smallest}"
+        )
 
 
 class KeysAtRisk(Refused):

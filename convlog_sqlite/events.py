@@ -112,6 +112,12 @@ class PayloadKey(EnvelopeKey[Value]):
         return found
 
 
+BRIEF_CONTENT: Final[tuple[str, ...]] = ("body", "args", "result", "value")
+_BRIEF_ENVELOPE: Final[tuple[str, ...]] = (
+    "seq", "agent", "type", "to", "task_id", "performative", "kind", "tool", "status",
+)  # fmt: skip
+_BRIEF_PAYLOAD: Final = (*BRIEF_CONTENT, "withheld")
+
 _NO_LIST: Final[Sequence[Any]] = ()
 _NO_OBJECT: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -122,7 +128,8 @@ class Event:
     Attributes are the envelope and payload keys. What the line does not have is None, or an empty
     sequence or mapping for `to`, `purposes`, `subjects`, `attachments`, `links`. `answer` says what the
     payload is: `live`, `erased`, `locked`, `lost` or `corrupt`; unless it is live, the payload keys are
-    absent. `withheld` is True where a view kept payload keys back.
+    absent. `withheld` is True where a view kept payload keys back. `cut` is `{"characters", "kept"}` of the main
+    content where a budget cut it, with `without`, the payload keys that it left out.
     """
 
     __slots__ = ("_content", "_envelope", "envelope_bytes", "payload")
@@ -184,6 +191,7 @@ class Event:
     usage = PayloadKey["Mapping[str, Any] | None"](None)
     meta = PayloadKey["Mapping[str, Any] | None"](None)
     withheld = PayloadKey(False)
+    cut = PayloadKey["Mapping[str, Any] | None"](None)
 
     @property
     def envelope(self) -> dict[str, Any]:
@@ -228,6 +236,22 @@ class Event:
     def line(self) -> bytes:
         """The canonical JSONL line, with its newline."""
         return canonical_line(self.envelope_bytes, self.payload)
+
+    def brief(self) -> dict[str, Any]:
+        """The few keys that an agent needs, those that the line has: who said or did what, to whom, for which task.
+
+        `seq`, `agent`, `type`, `to`, `task_id`, `performative`, `kind`, `tool`, `status`, the main content (`body`,
+        `args`, `result` or `value`), and `withheld`, `redacted` or `unreadable` as the line has them.
+        """
+        said = {key: self.envelope[key] for key in _BRIEF_ENVELOPE if key in self.envelope}
+        said |= {key: self.content[key] for key in _BRIEF_PAYLOAD if key in self.content}
+        answers = {"redacted": self.redacted, "unreadable": self.unreadable}
+        return said | {key: answer for key, answer in answers.items() if answer is not None}
+
+    @property
+    def brief_line(self) -> bytes:
+        """What `brief` gives as one line of JSON, with its newline."""
+        return strictjson.dump(self.brief()) + b"\n"
 
     def to_dict(self) -> dict[str, Any]:
         """The line as a dict of the caller's own."""

@@ -97,16 +97,26 @@ class Listener:
         """The seq up to which the agent has heard the session through this view, 0 while it has heard nothing."""
         return self._heard
 
-    def listen(self, n: int = 20, *, pairs: bool = False) -> Page:
+    def listen(
+        self, n: int = 20, *, pairs: bool = False, max_chars: int | None = None, brief: bool = False
+    ) -> Page:
         """The last `n` events that the view shows, ascending; that they were read is noted.
 
-        What the view's links lead to is added, and with `pairs` the calls whose results stand among them. Raises what
-        `Slice.tail` raises.
+        What the view's links lead to is added, and with `pairs` the calls whose results stand among them. With
+        `max_chars`, it is what `Session.tail` gives with it: what was left out is not noted as read, what was cut is.
+        Raises what `Slice.tail` raises.
         """
         if n < 1:
             raise ValueError("who listens reads 1 event or more")
         head = self._log.reader.head(self._session_id)
         selected = self._slice.newest(n)
+        if selected and max_chars is not None:
+            before = selected[-1].seq + 1
+            page = self._slice.tail(n, before=before, max_chars=max_chars, brief=brief)
+            since = page.next if page.left_out and page.left_out.events else None
+            read = [event for event in selected if since is None or event.seq >= since]
+            self._note(read, head, pairs=True)
+            return page
         self._note(selected, head, pairs=pairs)
         if not selected or not (pairs or self._slice.adds):
             return selected

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from convlog_sqlite.budget import within
 from convlog_sqlite.errors import UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.projections.projection import Projection
@@ -65,12 +66,14 @@ class Moment:
         *,
         before: int | None = None,
         pairs: bool = False,
+        max_chars: int | None = None,
+        brief: bool = False,
         max_scan: int = SCAN,
         **filters: Any,
     ) -> Page:
         """See `Session.tail`. A call may be open that has a result by now."""
         page = self._reader.tail(self.id, n, self._end(before), filters, max_scan)
-        return self._reader.calls_of(self.id, page) if pairs and page else page
+        return within(self._reader, self.id, page, pairs, max_chars, brief)
 
     def read(
         self,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, Unpack
 
 from convlog_sqlite import strictjson
+from convlog_sqlite.budget import within
 from convlog_sqlite.coordination import identity, reply
 from convlog_sqlite.drafts import Draft
 from convlog_sqlite.errors import NotAuthorized, UnknownReference
@@ -116,6 +117,8 @@ class Session(Joining):
         *,
         before: int | None = None,
         pairs: bool = False,
+        max_chars: int | None = None,
+        brief: bool = False,
         max_scan: int = SCAN,
         **filters: Unpack[Filters],
     ) -> Page:
@@ -123,9 +126,13 @@ class Session(Joining):
 
         With `pairs`, calls that are answered in the window and stand in front of it, or do not match the
         filters, are added, so that no result stands without its call. `Page.next` is the `before` of the page in front.
+
+        With `max_chars`, the newest of them that fit in so many characters, pairs kept whole and long content cut;
+        `Page.left_out` says what is not there. Counted is what `Page.lines` gives, with `brief` its brief lines. See
+        `convlog_sqlite.budget`. Raises BudgetTooSmall.
         """
         page = self._reader.tail(self.id, n, before, filters, max_scan)
-        return self._reader.calls_of(self.id, page) if pairs and page else page
+        return within(self._reader, self.id, page, pairs, max_chars, brief)
 
     def read(
         self,
@@ -253,7 +260,7 @@ class Session(Joining):
 
         Raises PayloadUnreadable.
         """
-        payload = event.require_payload()
+        payload = (self._reader.event(event.id) if event.cut else event).require_payload()
         if "truncated" in payload:
             return strictjson.load(self._reader.blob(event, WHOLE_VALUE))
         return next((payload[key] for key in ("body", "args", "result", "value") if key in payload), None)

@@ -42,6 +42,7 @@ SPINE = (
     "database",
     "schema",
     "store",
+    "budget",
     "follow",
     "projections",
     "views",

@@ -154,6 +154,8 @@ def tail(
     before: only.Before = None,
     at: AtOption = None,
     pairs: only.Pairs = False,
+    max_chars: only.MaxChars = None,
+    brief: only.Brief = False,
     view: through.View = None,
     reader: through.As = None,
     purpose: through.Purpose = None,
@@ -172,6 +174,8 @@ def tail(
 ) -> None:
     """Print the last events of a session, oldest first. All filters that are given must hold.
 
+    With --max-chars, what was left out or cut is said in a line {"left_out": {"events", "from", "to", "cut"}} in front of the events; where all of it fits there is none. A budget that does not hold the newest event is refused, with the smallest that does.
+
     With --as, that the agent has read them is noted once they are printed, and its next `append` says so; a look with filters, --after, --before or --at is not noted. --since-last goes on where the agent was in this view, and moves on when everything was written to standard output: after a kill or a broken pipe before that, it comes again.
     """
     filters = Filters(
@@ -180,10 +184,10 @@ def tail(
     )  # fmt: skip
     if follow and (before is not None or at is not None):
         raise usage_error("what is appended stands behind every --before and --at", "--follow")
-    if pairs and number is None and after is not None:
-        raise usage_error("needs -n beside --after", "--pairs")
-    out = Printer(render.screen(context, as_json=as_json))
-    look = Look(reader, view, purpose, number, pairs=pairs, since_last=since_last, follow=follow)
+    how = window.Shown(pairs, max_chars, brief)
+    how.check(number, after, follow=follow)
+    out = Printer(render.screen(context, as_json=as_json), brief=brief)
+    look = Look(reader, view, purpose, number, how, since_last=since_last, follow=follow)
     if look.is_of_a_reader:
         place = {"--after": after, "--before": before, "--at": at}
         look.show(context, session, store, out, filters, place)
@@ -197,7 +201,7 @@ def tail(
         else:
             count = _TAIL if number is None else number
             events = window.last(found, count, after=after or 0, before=before, filters=filters)
-            out.show(window.with_calls(log, found, events) if pairs else events)
+            out.show(window.within(log, found, events, how))
         if follow:
             sys.stdout.flush()
             out.show(whole.follow(max(head, out.seq, after or 0), **filters), flush=True)

@@ -9,10 +9,11 @@ from typing import Any, Final
 
 import typer
 
-from convlog_sqlite import ConversationLog, Event, Filters, Listener
+from convlog_sqlite import ConversationLog, Event, Filters, LeftOut, Listener, Page
 from convlog_sqlite.cli import render, window
 from convlog_sqlite.cli.options import existing, point, put, reading, say, usage_error, writing
 from convlog_sqlite.cli.view_options import Through
+from convlog_sqlite.cli.window import Shown
 
 _TAIL: Final = 20
 _NEWS: Final = 1000
@@ -21,21 +22,31 @@ _NEWS: Final = 1000
 class Printer:
     """Prints events one after the other, and knows the seq of the last."""
 
-    def __init__(self, on: render.Screen | None) -> None:
+    def __init__(self, on: render.Screen | None, *, brief: bool = False) -> None:
         self.seq = 0
-        self._on, self._day = on, ""
+        self._on, self._day, self._brief = on, "", brief
 
     def show(self, events: Iterable[Event], *, flush: bool = False) -> None:
+        if isinstance(events, Page) and events.left_out is not None:
+            self._say_left_out(events.left_out)
         for event in events:
             self.seq = event.seq
             if self._on is None:
-                put(event.line)
+                put(event.brief_line if self._brief else event.line)
+            elif self._brief:
+                say(render.compact(event, self._on))
             else:
                 for line in render.brief(event, self._on, day_before=self._day):
                     say(line)
                 self._day = render.day_of(event)
             if flush:
                 sys.stdout.flush()
+
+    def _say_left_out(self, left_out: LeftOut) -> None:
+        if self._on is None:
+            put(left_out.line)
+        else:
+            say(render.left_out(left_out, self._on))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +57,7 @@ class Look:
     view: str | None
     purpose: str | None
     number: int | None
-    pairs: bool
+    how: Shown
     since_last: bool
     follow: bool
 
@@ -71,8 +82,10 @@ class Look:
             raise usage_error("says whose last time: give --as", "--since-last")
         if self.since_last and narrowed:
             raise usage_error(f"gives all that is new, so not with {narrowed[0]}", "--since-last")
-        if self.since_last and self.pairs:
+        if self.since_last and self.how.pairs:
             raise usage_error("gives all that is new, in order, so not with --pairs", "--since-last")
+        if self.since_last and self.how.max_chars is not None:
+            raise usage_error("gives all that is new, so not with --max-chars; -n limits it", "--since-last")
         if self.number == 0:
             raise usage_error("who reads through a view reads 1 event or more", "-n")
         if self.reader is None or narrowed:
@@ -99,7 +112,7 @@ class Look:
         else:
             count = _TAIL if self.number is None else self.number
             events = window.last(shown, count, after=after or 0, before=before, filters=filters)
-            out.show(window.with_calls(log, shown, events) if self.pairs else events)
+            out.show(window.within(log, shown, events, self.how))
         if self.follow:
             sys.stdout.flush()
             out.show(whole.follow(max(head, after or 0), through=shown, **filters), flush=True)
@@ -108,7 +121,9 @@ class Look:
         if self.since_last:
             self._show_news(listener, out, self.number)
         else:
-            out.show(listener.listen(_TAIL if self.number is None else self.number, pairs=self.pairs))
+            count, how = _TAIL if self.number is None else self.number, self.how
+            page = listener.listen(count, pairs=how.pairs, max_chars=how.max_chars, brief=how.brief)
+            out.show(page)
             sys.stdout.flush()
             listener.flush()
         if not self.follow:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import typer
 
-from convlog_sqlite import Event
+from convlog_sqlite import Event, LeftOut
 from convlog_sqlite.cli.options import settings
 
 _UNSAFE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
@@ -26,6 +26,7 @@ _AGENT_COLOURS: Final = (32, 33, 34, 35, 36, 92, 93, 94, 95, 96)
 DIM, _BOLD, _RED, _GREEN, _YELLOW, _CYAN = 2, 1, 31, 32, 33, 36
 _BRIEF_LINES: Final = 12
 _BRIEF_CHARACTERS: Final = 2000
+_COMPACT_CHARACTERS: Final = 20  # of content, however narrow the screen is
 _INDENT: Final = " " * 7
 
 # Shown by the heading or the text of an event, so not again among its other keys.
@@ -81,6 +82,27 @@ def brief(event: Event, on: Screen, *, day_before: str) -> Iterator[str]:
         yield on.paint(f"{_INDENT}… convlog show --full {event.id}", DIM)
 
 
+def compact(event: Event, on: Screen) -> str:
+    """One line: who did what, and as much of the content as stands beside it."""
+    plain = Screen(on.width, colour=False)
+    text = " ".join(_content_text(event, plain, pretty=False)[:_BRIEF_CHARACTERS].split())
+    left = max(on.width - len(_heading(event, plain, brief=True)) - 1, _COMPACT_CHARACTERS)
+    text = text if len(text) <= left else text[: left - 1] + "…"
+    return " ".join(
+        (_heading(event, on, brief=True), text if event.answer == "live" else on.paint(text, _RED))
+    )
+
+
+def left_out(said: LeftOut, on: Screen) -> str:
+    """The line in front of what a budget left."""
+    parts = []
+    if said.events:
+        parts.append(f"{said.events} of the events {said.first} to {said.last} left out")
+    if said.cut:
+        parts.append(f"{said.cut} cut")
+    return on.paint(f"{_INDENT}… {', '.join(parts)}", DIM)
+
+
 def day_of(event: Event) -> str:
     """The day under whose heading an event stands."""
     return _instant(event)[:10]
@@ -91,12 +113,12 @@ def _instant(event: Event) -> str:
     return (event.source or {}).get("at", event.ts)
 
 
-def _heading(event: Event, on: Screen) -> str:
+def _heading(event: Event, on: Screen, *, brief: bool = False) -> str:
     agent = printable(event.agent)
     colour = _AGENT_COLOURS[zlib.crc32(agent.encode()) % len(_AGENT_COLOURS)]
     said = [
         on.paint(f"{event.seq:>6}", DIM),
-        on.paint(_instant(event)[11:19], DIM),
+        "" if brief else on.paint(_instant(event)[11:19], DIM),
         on.paint(agent, _BOLD, colour),
     ]
     if event.to:
@@ -104,7 +126,7 @@ def _heading(event: Event, on: Screen) -> str:
     said.append(_what(event, on))
     if event.task_id:
         said.append(on.paint(f"task {printable(event.task_id)}", _CYAN))
-    if event.thread_id:
+    if event.thread_id and not brief:
         said.append(on.paint(f"thread {printable(event.thread_id)}", DIM))
     return " ".join(part for part in said if part)
 

@@ -31,6 +31,16 @@ After = Annotated[int | None, _count("--after", metavar="SEQ", text="Only events
 Before = Annotated[int | None, _count("--before", metavar="SEQ", text="Only events in front of this seq.")]
 Pairs = Annotated[bool, _flag("--pairs", text="No result without its call.")]
 
+MaxChars = Annotated[
+    int | None,
+    _count(
+        "--max-chars",
+        metavar="N",
+        text="Of these events the newest that fit in N characters of JSON, no result without its call, long content cut; what is left out is said in front.",
+    ),
+]
+Brief = Annotated[bool, _flag("--brief", text="One short line an event: the few keys that an agent needs.")]
+
 SinceLast = Annotated[
     bool,
     _flag(

@@ -6,12 +6,34 @@ Through a view, the last events come with what they name by its links; a stream 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from convlog_sqlite import ConversationLog, Event, Filters, Moment, Page, Session
+from convlog_sqlite import ConversationLog, Event, Filters, Moment, Page, Session, fit
+from convlog_sqlite.cli.options import usage_error
 
 if TYPE_CHECKING:
     from convlog_sqlite import Slice
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How events are to be shown: with the calls of results, in how many characters, in brief."""
+
+    pairs: bool
+    max_chars: int | None
+    brief: bool
+
+    def check(self, number: int | None, after: int | None, *, follow: bool) -> None:
+        """Refuse what does not go together. `number`, `after` and `follow` are what else was said."""
+        budgeted = self.max_chars is not None
+        option = "--max-chars" if budgeted else "--pairs"
+        if (self.pairs or budgeted) and number is None and after is not None:
+            raise usage_error("needs -n beside --after", option)
+        if self.max_chars == 0:
+            raise usage_error("is 1 or more", option)
+        if budgeted and follow:
+            raise usage_error("counts what there is, so not with --follow", option)
 
 
 def last(
@@ -38,6 +60,15 @@ def everything(
         page = read(after=place, before=before, **filters)
         yield from page
         place = page.next
+
+
+def within(
+    log: ConversationLog, session: Session | Moment | Slice, events: list[Event], how: Shown
+) -> list[Event]:
+    """`events` as they are to be shown: with the calls that their results answer, and cut to a budget."""
+    if how.pairs or how.max_chars is not None:
+        events = with_calls(log, session, events)
+    return events if how.max_chars is None else fit(events, how.max_chars, brief=how.brief)
 
 
 def with_calls(log: ConversationLog, session: Session | Moment | Slice, events: list[Event]) -> list[Event]:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from convlog_sqlite import strictjson
 from convlog_sqlite.database import Connection, Database, fetch, value
 from convlog_sqlite.errors import PayloadCorrupt, SessionRemoved, UnknownReference
 from convlog_sqlite.events import Event, Live, Payload, canonical_line
@@ -32,13 +33,44 @@ from convlog_sqlite.vocabulary import LAST_SEQ
 LINES_AT_ONCE: Final = 500  # rows fetched in one snapshot while a session is walked
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What a budget left out: `events`, the seqs of the `first` and `last` of them, and how many of the others are cut.
+
+    Between the two, a call may stand that is there with its result.
+    """
+
+    events: int
+    first: int | None
+    last: int | None
+    cut: int
+
+    def to_dict(self) -> dict[str, int]:
+        """`{"events", "from", "to", "cut"}`, without `from` and `to` where only content was cut."""
+        said = {"events": self.events, "from": self.first, "to": self.last, "cut": self.cut}
+        return {key: number for key, number in said.items() if number is not None}
+
+    @property
+    def line(self) -> bytes:
+        """`{"left_out": …}` as one line of JSON, with its newline."""
+        return strictjson.dump({"left_out": self.to_dict()}) + b"\n"
+
+
 class Page(list[Event]):
     """Events of one bounded read, ascending. `next` says where to go on, None at the end.
 
-    From `read` it is the `after` of the next page; from `tail` the `before` of the page in front.
+    From `read` it is the `after` of the next page; from `tail` the `before` of the page in front. `left_out` is what
+    did not fit where a budget was given, None where everything did.
     """
 
     next: int | None = None
+    left_out: LeftOut | None = None
+
+    def lines(self, *, brief: bool = False) -> Iterator[bytes]:
+        """The lines that `convlog tail` prints, each with its newline; what was left out is said in the first."""
+        if self.left_out is not None:
+            yield self.left_out.line
+        yield from (event.brief_line if brief else event.line for event in self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from convlog_sqlite import strictjson
+from convlog_sqlite.budget import fit
 from convlog_sqlite.database import Connection, value
 from convlog_sqlite.errors import InvalidEvent, NotAuthorized, UnknownReference
 from convlog_sqlite.events import Event
@@ -101,12 +102,16 @@ class Slice:
         *,
         before: int | None = None,
         pairs: bool = False,
+        max_chars: int | None = None,
+        brief: bool = False,
         max_scan: int = SCAN,
         **filters: Any,
     ) -> Page:
         """See `Session.tail`. With `pairs`, a call that is above a ceiling stays out."""
         page = self._with_linked(*self._page(slicing.last, 0, before, n, filters, max_scan))
-        return self.with_calls(page) if pairs else page
+        if pairs or max_chars is not None:
+            page = self.with_calls(page)
+        return page if max_chars is None else fit(page, max_chars, brief=brief)
 
     def read(
         self,
