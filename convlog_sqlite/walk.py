@@ -173,7 +173,7 @@ def _addresses(walk: Walk, connection: Connection, row: Row) -> set[_Address] | 
         if "purposes" in said and not _has_purposes(walk, connection, row, said["purposes"]):
             return None
         return _posted(walk, row, said)
-    except (TypeError, AttributeError, ValueError, OverflowError):  # a changed envelope may be anything
+    except (TypeError, AttributeError, ValueError, LookupError, OverflowError):  # it may be anything
         return None
 
 

@@ -445,6 +445,7 @@ class TestAppends:
             "store/committing.py": "session-opened: the agent, scrubbed already",
             "store/emptying.py": "removals: names, policy and counts",
             "store/erasing.py": "redactions: a reason and counts",
+            "store/lapsing.py": "readings that went: a policy and a count",
             "store/opening.py": "the store's first settings",
         }
         package = Path(convlog_sqlite.__file__).parent

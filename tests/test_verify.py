@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from convlog_sqlite import Anchor, Attachment, ConversationLog, Finding, Locked
+from convlog_sqlite import walk as walks
 from convlog_sqlite.keystore import SLOT_BYTES
 
 # Changes a database that nobody has open, past every guard: a process of its own drops the triggers first.
@@ -560,3 +561,50 @@ def test_verify_runs_beside_writers(log):
     assert writer.returncode == 0
     assert runs > 1
     assert list(log.verify()) == []
+
+
+@pytest.mark.parametrize("damage", ["bytes", "keys"])
+def test_whatever_an_envelope_says_the_index_is_found_not_to(store, damage):
+    """Each byte changed, each key gone or another JSON value: it is an answer, never an error."""
+    path, _ = store
+
+    def damaged(envelope):
+        if damage == "bytes":
+            for place in range(len(envelope)):
+                for other in b'"5,{\x00':
+                    yield envelope[:place] + bytes([other]) + envelope[place + 1 :]
+            return
+        said = json.loads(envelope)
+        for key in said.keys() - {"v", "traceparent", "model", "content_type"}:
+            yield json.dumps({name: value for name, value in said.items() if name != key}).encode()
+            for other in (
+                None,
+                7,
+                2**70,
+                -1.5,
+                False,
+                "",
+                "\ud800",
+                [],
+                [[]],
+                ["x"],
+                {},
+                {"id": []},
+                {"at": 3},
+            ):
+                yield json.dumps(said | {key: other}).encode()
+
+    with ConversationLog.open(path, read_only=True) as log:
+        reader = log.reader
+        walk = walks.Walk(reader, frozenset())
+        rows = next(walks.pages(walk))
+        changed = 0
+        with reader.database.read() as connection:
+            assert all(walks.indexed(walk, connection, rows))
+            for row in rows:
+                for envelope in damaged(bytes(row.envelope)):
+                    if envelope != row.envelope:
+                        changed += 1
+                        answer = walks.indexed(walk, connection, [row._replace(envelope=envelope)])
+                        assert answer in ([True], [False])  # whose leaf is checked elsewhere
+        assert changed > 1000
