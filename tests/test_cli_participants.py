@@ -99,13 +99,15 @@ def test_reading_as_an_agent_is_noted_once_it_is_printed(convlog, session):
     (reading,) = session.readings()
     assert (reading.reader, reading.role, reading.view, reading.upto) == ("w", "worker", "worker", 3)
     said = convlog("append", "build", "--as", "w", "--body", "x").lines()[0]
-    assert said["seen"] == {"seq": 3, "view": "worker@0"}
+    assert (said["seen"], said["role"]) == ({"seq": 3, "view": "worker@0"}, "worker")
+    other_role = ["append", "build", "--as", "w", "--role", "reviewer", "--body", "y"]
+    assert convlog(*other_role).lines()[0]["role"] == "reviewer"
     drafts = "\n".join(
         json.dumps({"type": "message", "agent": agent, "body": "x"}) for agent in ("w", "user")
     )
     one, other = convlog("append", "build", "--jsonl", "-", stdin=drafts).lines()
     assert (one["seen"], other.get("seen")) == ({"seq": 3, "view": "worker@0"}, None)
-    assert one["parent_id"] == said["id"]
+    assert one["role"] == "worker"
 
 
 def test_a_look_at_a_chosen_part_is_not_noted(convlog, session):

@@ -104,8 +104,10 @@ def test_no_reading_is_lost_that_an_event_rests_on(store_path, number):
         for agent in agents:
             agent.send_signal(signal.SIGKILL)
         for agent in agents:
-            # The last line may be torn: what was told whole was committed.
-            rest = agent.communicate(timeout=60)[0]
+            # The last line may be torn: what was told whole was committed. `communicate` would leave out what an
+            # earlier readline has taken from the pipe beyond its line.
+            rest = agent.stdout.read()
+            agent.communicate(timeout=60)
             acknowledged += [line for line in rest[: rest.rfind("\n") + 1].split("\n") if line]
     with ConversationLog.open(store_path) as log:
         events = assert_all_is_known(log, acknowledged)

@@ -103,6 +103,11 @@ class Heard:
     watch: Watch
     cleared: int = 0
 
+    @property
+    def role(self) -> str | None:
+        """The role in which it read what it acts on."""
+        return None if self.reading is None else self.reading.reading.role
+
 
 class Recorded:
     """In place of a Heard: what the log knows of what the author had heard, whoever it is."""
@@ -222,6 +227,8 @@ class Listening:
         if missed is not None:
             seen["stale"] = missed[0]
         said = keys | {"seen": seen}
+        if "role" not in keys and heard.role is not None:
+            said["role"] = heard.role
         parent = self._last[agent][1] if agent in self._last else heard.parent
         if parent is not None and "parent_id" not in keys and "call_id" not in keys:
             said["parent_id"] = parent

@@ -23,7 +23,7 @@ def says_the_same(prepared: Prepared, recorded: dict[str, Any]) -> bool:
         said, recorded = _without_superseded(said), _without_superseded(recorded)
     filled_in = {"parent_id", "effect", *INHERITED} if "call_id" in said else set()
     if "seen" in recorded:
-        filled_in |= {"parent_id"}  # a participant's
+        filled_in |= {"parent_id", "role"}  # a participant's
     if "effect" in said:
         filled_in |= {"links"}  # the acceptance that an attempt needs
     if prepared.proposes:  # the same effect, whoever proposes it again: a worker that takes over
