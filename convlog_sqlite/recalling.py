@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 UNREAD: Final = "unread"
 LAPSED: Final = "lapsed"
 
+_MILLISECONDS: Final = len("2026-01-31T12:00:00.000")
+
 
 @dataclass(frozen=True, slots=True)
 class Seen:
@@ -92,7 +94,8 @@ def recall(
     if shown is not None and events and (found.reading.pairs or shown.adds):
         last = events[-1].seq
         events = list(shown.tail(len(events), before=last + 1, pairs=found.reading.pairs))
-    erased = [event.id for event in events if _erased_since(event, found.reading.at)]
+    with reader.database.read() as connection:
+        erased = [event.id for event in events if _is_erased_since(connection, row, event, found.reading)]
     return Seen(agent, found.at, found.event, found.reading, events, erased, matches)
 
 
@@ -119,5 +122,12 @@ def _find(connection: Connection, row: SessionRow, number: int, agent: str, seq:
     return found
 
 
-def _erased_since(event: Event, at: str) -> bool:
-    return isinstance(event.payload, Erased) and event.payload.at >= at
+def _is_erased_since(connection: Connection, row: SessionRow, event: Event, read: Reading) -> bool:
+    """Whether an event was erased after it was read: by the order of the log, and not by clocks, where it tells."""
+    if not isinstance(event.payload, Erased):
+        return False
+    for session, seq in readings.place_of(connection, event.payload.by):
+        if row.segment_of(seq).number == session:
+            return seq > read.upto
+    # The redaction of what a fork shares stands in the parent, behind the fork: a clock has to do, to the millisecond.
+    return event.payload.at >= read.at[:_MILLISECONDS]

@@ -603,6 +603,28 @@ class TestSeen:
         worker.listen()
         assert session.seen("w", worker.message("b")).erased == [], "it was erased before it was read"
 
+    def test_what_was_erased_since_is_known_by_the_order_of_the_log(self, store_path, clock):
+        """Whatever the clock says; what a fork shares is erased in its parent, where only a clock tells."""
+        with ConversationLog.open(store_path, clock=clock) as log:
+            session = log.session("build")
+            first, second, third = (session.message(text, agent="user") for text in "abc")
+            log.redact(events=[first.id], reason="test", by="ops")
+            clock.advance(-86_400)
+            worker = session.join("w", **EVERYTHING)
+            worker.listen()
+            event = worker.message("a")
+            fork = session.fork("f", agent="user").join("w", **EVERYTHING)
+            fork.listen()
+            in_fork = fork.message("b")
+            clock.advance(-86_400)
+            log.redact(events=[second.id], reason="test", by="ops")
+            assert session.seen("w", event).erased == [second.id]
+            assert session.seen("w").erased == [second.id]
+            clock.advance(86_400)
+            log.redact(events=[third.id], reason="test", by="ops")
+            assert session.seen("w", event).erased == [second.id, third.id]
+            assert log.session("f").seen("w", in_fork).erased == [third.id]
+
     def test_what_a_label_hides_since_is_said(self, session, log):
         """The view shows it no more, so the slice does not match: said, and noted by verify, never shown."""
         secret = session.message("about Ann", agent="user", to=["w"])

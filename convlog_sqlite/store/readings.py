@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from convlog_sqlite.database import Connection, fetch, value
 from convlog_sqlite.events import Event
-from convlog_sqlite.instants import from_microseconds
+from convlog_sqlite.instants import from_microseconds, id_bytes
 from convlog_sqlite.store.names import SELECT_NAME
 from convlog_sqlite.vocabulary import LAST_SEQ
 
@@ -52,6 +52,7 @@ LEFT JOIN name AS o ON o.id = r.role LEFT JOIN name AS p ON p.id = r.purpose
 WHERE r.session = ?1 AND r.reader = coalesce(?2, r.reader) AND r.id > ?3 ORDER BY r.id LIMIT ?4"""
 SELECT_EVENT: Final = """
 SELECT e.pos, v.bytes FROM event AS e CROSS JOIN envelope AS v ON v.pos = e.pos WHERE e.session = ? AND e.seq = ?"""
+SELECT_PLACE: Final = "SELECT session, seq FROM envelope WHERE id = ?"
 KNOWS: Final = """
 SELECT EXISTS (SELECT 1 FROM posting WHERE session = ?1 AND facet = 1 AND name = ?2)
 OR EXISTS (SELECT 1 FROM reading WHERE session = ?1 AND reader = ?2)"""
@@ -165,6 +166,11 @@ def informing(connection: Connection, pos: int, upto: int) -> Reading | None:
 def event_at(connection: Connection, session: int, seq: int) -> list[tuple[int, bytes]]:
     """The position and envelope of the event at a seq, if there is one."""
     return fetch(connection, SELECT_EVENT, (session, seq))
+
+
+def place_of(connection: Connection, event_id: str) -> list[tuple[int, int]]:
+    """(session number, seq) of an event by its id, none where it does not stand."""
+    return fetch(connection, SELECT_PLACE, (id_bytes(event_id),))
 
 
 def knows(connection: Connection, session: int, agent: int) -> bool:
