@@ -35,6 +35,7 @@ from convlog_sqlite.projections.work import CALLS, EFFECTS, THREADS
 from convlog_sqlite.store import folding
 from convlog_sqlite.store.folding import Place
 from convlog_sqlite.store.reader import Reader
+from convlog_sqlite.store.sessions import Segment
 from convlog_sqlite.store.snapshots import Generation, Snapshots, Subject, generation
 
 TASKS: Final = "tasks"
@@ -60,12 +61,19 @@ class _Standing:
     due: int
 
 
+_Page = tuple[Segment, list[Any], int]
+
+
 @dataclass(frozen=True, slots=True)
 class _Now:
-    """A session as it is when a state is asked for. `place` is None while it has no events."""
+    """A session as it is when a state is asked for. `place` is None while it has no events.
+
+    `news` is the page behind the seq up to which the state is remembered, read in the same block, and that seq.
+    """
 
     place: Place | None
     generation: Generation
+    news: tuple[int, _Page] | None = None
 
 
 class Projections:
@@ -98,7 +106,7 @@ class Projections:
         self._reader.database.check_usable()  # first: the lock of a forked handle may be held by no one
         with self._threads:
             projection = self.find(wanted)
-            now = self._now(session)
+            now = self._now(session, None if rebuild else projection)
             state = self._folded(now, projection, at, rebuild=rebuild)
             return _shown(projection, state, Look(self._reader, now.place))
 
@@ -116,10 +124,22 @@ class Projections:
         subject = _subject(now.place, self.find(wanted))
         return self._snapshots.newest(subject, now.place.head)
 
-    def _now(self, session: str) -> _Now:
+    def _now(self, session: str, projection: Projection | None = None) -> _Now:
         with self._reader.database.read() as connection:
             place = self._place(connection, session)
-            return _Now(place, generation(connection))
+            return _Now(place, generation(connection), self._news(connection, place, projection))
+
+    def _news(
+        self, connection: Connection, place: Place | None, projection: Projection | None
+    ) -> tuple[int, _Page] | None:
+        """The page behind what is remembered: mostly all that is to be folded, and then one block is enough."""
+        if place is None or projection is None:
+            return None
+        standing = self._standing.get((place.row.number, projection))
+        if standing is None or standing.seq >= place.head:
+            return None
+        after, whole = standing.seq, projection.reads_content
+        return after, folding.page(connection, place, projection.wanted, after, place.head, whole=whole)
 
     def _place(self, connection: Connection, session: str) -> Place | None:
         row = self._reader.row(connection, session)
@@ -197,8 +217,11 @@ class Projections:
         state, after, whole = standing.state, standing.seq, projection.reads_content
         place, wanted, fold = now.place, projection.wanted, projection.fold
         while place is not None and after < upto:
-            with self._reader.database.read() as connection:
-                segment, rows, after = folding.page(connection, place, wanted, after, upto, whole=whole)
+            if now.news is not None and now.news[0] == after and now.news[1][2] <= upto:
+                segment, rows, after = now.news[1]
+            else:
+                with self._reader.database.read() as connection:
+                    segment, rows, after = folding.page(connection, place, wanted, after, upto, whole=whole)
             event: Event | None = None
             try:
                 for event in folding.opened(self._reader.opener, segment, rows, whole=whole):
