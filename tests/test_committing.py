@@ -6,6 +6,9 @@ from itertools import pairwise
 import pytest
 
 from convlog_sqlite import Draft, InvalidEvent, PairingError, Refused, UnknownReference
+from convlog_sqlite.store import committing
+from convlog_sqlite.store.committing import Writer
+from convlog_sqlite.store.preparing import prepare
 
 
 def in_threads(*calls):
@@ -45,6 +48,42 @@ def test_threads_lose_and_double_nothing(log):
             said = [int(event.body.split("-")[1]) for event in events if event.agent == agent and event.body]
             assert list(range(count)) == said
     assert list(log.verify()) == []
+
+
+def test_whom_a_commit_woke_is_waited_for(log, monkeypatch):
+    """Two that were committed together are again, though one of them leads before the other has its next."""
+    writer, sizes = log._store.writer, []
+    commit = Writer._commit
+
+    def counted(self, requests):
+        sizes.append(len(requests))
+        return commit(self, requests)
+
+    def other_runs(_seconds):
+        draft = Draft(type="message", agent="b", body="other")
+        writer._join([writer.request("s", None, [prepare(draft, b"")])])
+
+    monkeypatch.setattr(Writer, "_commit", counted)
+    session = log.session("s")
+    session.message("opened", agent="a")
+    together(
+        log,
+        ("s", [Draft(type="message", agent="a", body="x")]),
+        ("s", [Draft(type="message", agent="b", body="x")]),
+    )
+    monkeypatch.setattr(committing.time, "sleep", other_runs)
+    session.message("mine", agent="a")
+    monkeypatch.undo()
+    assert sizes == [1, 2, 2]
+    assert [event.body for event in session.tail(2)] == ["mine", "other"]
+
+
+def test_one_alone_waits_for_nobody(log, monkeypatch):
+    """An append that follows on one of its own commits at once."""
+    session = log.session("s")
+    session.message("x", agent="a")
+    monkeypatch.setattr(committing.time, "sleep", lambda _seconds: pytest.fail("it waited"))
+    session.message("x", agent="a")
 
 
 def together(log, *appends):
