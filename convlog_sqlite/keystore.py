@@ -60,6 +60,7 @@ _LAST_INSTANT: Final = 253_402_300_799_999  # the end of year 9999, where dateti
 _FIRST_LEASE: Final = 2  # a process that appends once, to a session that may be new
 _LARGEST_LEASE: Final = 4096
 _CIPHERS_AHEAD: Final = 16
+_REMEMBERED: Final = 256  # ciphers of slots that were read
 
 SlotAnswer = bytes | Erased | Locked | Lost
 
@@ -100,6 +101,9 @@ class Keystore:
         self._threads = threading.Lock()
         self._leased: deque[tuple[int, bytes]] = deque()
         self._ciphers: dict[int, sealing.Cipher] = {}
+        self._read: dict[
+            int, tuple[bytes, sealing.Cipher]
+        ] = {}  # by slot: what it held, and the cipher of that
         self._next_lease = _FIRST_LEASE
         try:
             self.header, self._master = self._unlocked(self._headers(store_id), kek)
@@ -315,6 +319,7 @@ class Keystore:
                 kept = [slot for slot, record in records.items() if self._one(slot) != record]
             finally:
                 self._file.unlock()
+        self._read.clear()
         if kept:
             raise StoreIOError(self._path, f"slot {kept[0]} does not read back as erased")
 
@@ -324,6 +329,33 @@ class Keystore:
         Always read from the file, so that an erasure by another process counts at once.
         """
         return [self._answer(data) for data in self._raw(slots)] if slots else []
+
+    def ciphers(self, slots: Sequence[int]) -> list[sealing.Cipher | Erased | Locked | Lost]:
+        """What `read` gives, with each key made ready to open with.
+
+        The slots are read from the file every time. To unwrap a key and make a cipher of it takes longer than to
+        open a payload, and who tails a session opens mostly the same ones again: so some ciphers are remembered,
+        each for as long as its slot holds the very bytes that it was made of.
+        """
+        found: list[sealing.Cipher | Erased | Locked | Lost] = []
+        known, is_few = self._read, len(slots) <= _REMEMBERED
+        for slot, data in zip(slots, self._raw(slots) if slots else (), strict=True):
+            held = known.get(slot)
+            if held is not None and held[0] == data:
+                found.append(held[1])
+                continue
+            answer = self._answer(data)
+            if not isinstance(answer, bytes):
+                known.pop(slot, None)
+                found.append(answer)
+                continue
+            cipher = sealing.Cipher(answer)
+            if is_few:
+                if len(known) >= _REMEMBERED:
+                    known.clear()
+                known[slot] = data, cipher
+            found.append(cipher)
+        return found
 
     def any_erased(self, slots: Sequence[int]) -> bool:
         """Whether the key of one of these slots was destroyed by now."""
@@ -367,4 +399,5 @@ class Keystore:
         self._closed = True
         self._leased.clear()
         self._ciphers.clear()
+        self._read.clear()
         self._file.close()

@@ -52,12 +52,13 @@ def seal(key: bytes | Cipher, content: bytes, bound_to: bytes, salt: bytes) -> b
     return _ALGORITHM + nonce + cipher.encrypt(nonce, salt + content, bound_to)
 
 
-def unseal(key: bytes, box: bytes, bound_to: bytes) -> tuple[bytes, bytes]:
+def unseal(key: bytes | Cipher, box: bytes, bound_to: bytes) -> tuple[bytes, bytes]:
     """The (salt, content) of a box. Raises SealBroken."""
     if len(box) < _OVERHEAD or not box.startswith(_ALGORITHM):
         raise SealBroken
+    cipher = Cipher(key) if isinstance(key, bytes) else key
     try:
-        opened = Cipher(key).decrypt(box[1:13], box[13:], bound_to)
+        opened = cipher.decrypt(box[1:13], box[13:], bound_to)
     except InvalidTag:
         raise SealBroken from None
     return opened[:SALT_BYTES], opened[SALT_BYTES:]

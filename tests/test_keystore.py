@@ -11,6 +11,7 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from convlog_sqlite import (
     ConversationLog,
@@ -106,6 +107,52 @@ def test_an_erasure_counts_at_the_next_read(path, opened):
     assert opened.read([slot]) == [key]
     overwrite(path, FIRST, erasure_record(BY.bytes, 0, 7))
     assert opened.read([slot]) == [Erased(str(BY), "1970-01-01T00:00:00.000000Z", "test")]
+
+
+def test_a_remembered_cipher_counts_only_while_its_slot_holds_the_same(path, opened):
+    """What another process writes there is the answer at the next read: erased, lost, another key, the same again."""
+    taken = opened.take(3, nothing_known)
+    slots = [slot for slot, _ in taken]
+    place = FIRST + 40 * slots[1]
+    whole = path.read_bytes()[place : place + 40]
+
+    def texts():
+        answers = opened.ciphers(slots)
+        return [
+            answer.encrypt(bytes(12), b"x", None) if isinstance(answer, AESGCM) else answer
+            for answer in answers
+        ]
+
+    expected = [AESGCM(key).encrypt(bytes(12), b"x", None) for _, key in taken]
+    assert texts() == expected
+    assert [a is b for a, b in zip(opened.ciphers(slots), opened.ciphers(slots), strict=True)] == [True] * 3
+    overwrite(path, place, erasure_record(BY.bytes, 0, 1))
+    assert isinstance(texts()[1], Erased)
+    overwrite(path, place, bytes(40))
+    assert texts() == [expected[0], Lost(), expected[2]]
+    other = FIRST + 40 * slots[2]
+    overwrite(path, place, path.read_bytes()[other : other + 40])
+    assert texts() == [expected[0], expected[2], expected[2]]
+    overwrite(path, place, whole)
+    assert texts() == expected
+    opened.destroy({slots[0]: erasure_record(BY.bytes, 0, 1)})
+    assert opened._read == {}
+    lock(path)
+    locked = Keystore.open(path, STORE)
+    assert locked.ciphers(slots)[1:] == [Locked(), Locked()]
+    locked.close()
+
+
+def test_a_bounded_number_of_ciphers_is_remembered(opened):
+    """Whoever reads page after page, and whoever reads all at once, is given every key."""
+    slots = [slot for slot, _ in opened.take(700, nothing_known)]
+    for start in range(0, 700, 50):
+        assert all(isinstance(answer, AESGCM) for answer in opened.ciphers(slots[start : start + 50]))
+        assert len(opened._read) <= 256
+    before = dict(opened._read)
+    assert all(isinstance(answer, AESGCM) for answer in opened.ciphers(slots))
+    assert opened._read == before
+    assert opened.ciphers([]) == []
 
 
 def test_an_erasure_record_of_another_day_is_still_an_erasure(path, opened):

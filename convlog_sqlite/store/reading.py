@@ -270,7 +270,7 @@ class Opener:
 
     def payloads(self, session: str, rows: Sequence[Row]) -> list[Payload]:
         """The payload answer of each row."""
-        keys = iter(self.keystore.read([row[3] for row in rows if row[3] is not None]))
+        keys = iter(self.keystore.ciphers([row[3] for row in rows if row[3] is not None]))
         answers: list[Payload] = []
         for row in rows:
             seq, event_id, _, slot, sealed = row
@@ -278,7 +278,7 @@ class Opener:
                 answers.append(Corrupt())
                 continue
             key = next(keys)
-            if sealed and isinstance(key, bytes):
+            if sealed and isinstance(key, sealing.Cipher):
                 bound_to = sealing.place(self._store_id, event_id, session, seq, slot, 0)
                 try:
                     answers.append(Live(sealing.unseal(key, sealed, bound_to)[1]))
@@ -294,7 +294,7 @@ class Opener:
             return Corrupt(), b""
         return self._open(session, row, self.keystore.read([row[3]])[0])
 
-    def _open(self, session: str, row: Row, key: bytes | Payload) -> tuple[Payload, bytes]:
+    def _open(self, session: str, row: Row, key: bytes | sealing.Cipher | Payload) -> tuple[Payload, bytes]:
         """What `open` gives; of a wiped payload, whatever an older keystore has in its slot, what the tombstone says."""
         if row[4] == b"" and not isinstance(key, Erased):
             return self._buried(row[1]) or self.open(session, row, key)[0], b""
@@ -307,9 +307,9 @@ class Opener:
                     return Erased(id_text(by), _instant(at), REASON_NAMES.get(reason, "unknown"))
         return None
 
-    def open(self, session: str, row: Row, key: bytes | Payload) -> tuple[Payload, bytes]:
+    def open(self, session: str, row: Row, key: bytes | sealing.Cipher | Payload) -> tuple[Payload, bytes]:
         """The payload answer of a row whose slot holds `key`, and the salt of its commitment."""
-        if not isinstance(key, bytes):
+        if not isinstance(key, bytes | sealing.Cipher):
             return key, b""
         seq, event_id, _, slot, sealed = row
         bound_to = sealing.place(self._store_id, event_id, session, seq, slot or 0, 0)
