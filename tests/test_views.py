@@ -575,3 +575,55 @@ def test_a_slice_takes_up_what_is_appended(log, store_path):
         there.mutation("task-assigned", agent="ann", task_id="fresh", to=["bob"])
         event = there.message("about it", agent="ann", task_id="fresh")
         assert event.seq in seqs(slice_.tail())
+
+
+@pytest.mark.parametrize("share", [0.9, 0.2, 0.02, 0.0], ids=["dense", "some", "sparse", "none"])
+@pytest.mark.parametrize("forked", [False, True], ids=["session", "fork"])
+def test_many_tasks_are_found_near_and_far(log, chance, share, forked):
+    """Whether most of what a reader with many tasks is shown is near or lies far away, it is all of it, in order."""
+    tasks = [f"t{number}" for number in range(12)]
+    session = log.session("s")
+    for part in range(2 if forked else 1):
+        if part:
+            session = session.fork("f", agent="ops")
+        for _ in range(3):
+            session.append_many(
+                Draft(
+                    type="message",
+                    agent=chance.choice("abc"),
+                    to=[chance.choice("de")],
+                    task_id=chance.choice(tasks) if chance.random() < share else f"o{chance.randrange(40)}",
+                    body="x",
+                )
+                for _ in range(250)
+            )
+    for agents in ((), ("a",)):
+        selects = [Select(tasks=tasks), *(Select(agents=[agent]) for agent in agents)]
+        shown = session.through(View(name="mine", selects=selects))
+        every = [
+            event.seq for event in session.read(limit=5000) if event.task_id in tasks or event.agent in agents
+        ]
+        for limit in (1, 7, 20, 90, 2000):
+            for _ in range(6):
+                edge = chance.randrange(1, session.head + 2)
+                assert [event.seq for event in shown.tail(limit, before=edge)] == [
+                    seq for seq in every if seq < edge
+                ][-limit:]
+                assert [event.seq for event in shown.read(after=edge, limit=limit)] == [
+                    seq for seq in every if seq > edge
+                ][:limit]
+        for scan in (1, 30, 100):
+            found, after = [], 0
+            while after is not None:
+                page = shown.read(after=after, limit=20, max_scan=scan)
+                found += [event.seq for event in page]
+                after = page.next
+            assert found == every
+            found, before = [], None
+            while True:
+                page = shown.tail(20, before=before, max_scan=scan)
+                found[:0] = [event.seq for event in page]
+                if page.next is None:
+                    break
+                before = page.next
+            assert found == every

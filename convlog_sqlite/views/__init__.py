@@ -3,7 +3,7 @@
 definition  what a view says: a frozen value, and its form as JSON
 shipped     the views that every store has, and which role has which
 defining    the views of a store, and the view of a role
-compiling   from a definition to walks over indexes: see `store.slicing`
+compiling   from a definition to walks over indexes: see `store.probing`
 explaining  why an event is in a slice or out of it
 slices      a session through a view: tail, read, state, explain
 

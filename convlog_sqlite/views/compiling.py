@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from convlog_sqlite import strictjson
 from convlog_sqlite.database import Connection
 from convlog_sqlite.store.names import Names
+from convlog_sqlite.store.probing import Ceiling, Compiled, Probe, Tests
 from convlog_sqlite.store.reading import EFFECT_FACET, EFFECT_WORD, FACETS, PROPOSAL_FACET, correlation_digest
-from convlog_sqlite.store.slicing import Ceiling, Compiled, Probe, Tests
 from convlog_sqlite.views.definition import Select, View
 from convlog_sqlite.vocabulary import (
     ABOUT_A_PERSON,
@@ -23,6 +23,7 @@ from convlog_sqlite.vocabulary import (
 )
 
 _MOST_WALKS: Final = 64  # of one select: a name each; where there are more, the events themselves are walked
+_FEW_WALKS: Final = 2  # take no longer than a look at the nearest events
 _NOBODY: Final = 0  # the number of no name
 
 _Sets = dict[str, frozenset[str] | None]
@@ -44,11 +45,17 @@ def compiled(connection: Connection, names: Names, asked: Asked, filters: Mappin
     """The probes of a view, narrowed by filters. A name that nobody used matches nothing."""
     view = asked.view
     probes: list[Probe] = []
+    near: list[Probe] = []
+    is_far = False
     for select in view.selects or (Select(),):
         sets = _narrowed(_sets(select, asked), filters)
         if sets is not None:
-            probes.extend(_probes(_Numbers(connection, names), select, sets, filters))
-    return Compiled(list(dict.fromkeys(probes)), ceiling(connection, names, view, asked.purpose))
+            every, walks = _probes(_Numbers(connection, names), select, sets, filters)
+            probes += walks
+            near += [every] if len(walks) > _FEW_WALKS else walks
+            is_far = is_far or len(walks) > _FEW_WALKS
+    probes, near = list(dict.fromkeys(probes)), list(dict.fromkeys(near)) if is_far else []
+    return Compiled(probes, near, ceiling(connection, names, view, asked.purpose))
 
 
 def ceiling(connection: Connection, names: Names, view: View, purpose: str | None) -> Ceiling:
@@ -106,26 +113,36 @@ class _Numbers:
         return self._names.find(self._connection, text) or _NOBODY
 
 
-def _probes(numbers: _Numbers, select: Select, sets: _Sets, filters: Mapping[str, str]) -> Iterator[Probe]:
+def _probes(
+    numbers: _Numbers, select: Select, sets: _Sets, filters: Mapping[str, str]
+) -> tuple[Probe, list[Probe]]:
+    """The walk of a select over the events themselves, and the walks by an index that find the same.
+
+    No walks where it takes nothing, since nobody used a name that it asks for.
+    """
     lists = {
         key: None if names is None else numbers.of(names) for key, names in sets.items() if key != "type"
     }
-    if any(found is not None and not found for found in lists.values()):
-        return
     types = sets["type"]
     bits = 0 if types is None else sum(1 << TYPES[name] for name in types)
     walk = _walk(numbers, select, sets, lists)
     tests: dict[str, Any] = {
         field: strictjson.dump(found).decode()
         for key, field in _FIELDS.items()
-        if (found := lists[key]) is not None and (walk is None or walk[0] != key)
+        if (found := lists[key]) is not None
     }
     tests |= {key: numbers.one(filters[key]) for key in ("tool", "to") if key in filters}
     if "correlation_id" in filters:
         tests["correlation"] = correlation_digest(filters["correlation_id"])
-    walks: list[tuple[int, int] | tuple[()]] = [()] if walk is None else [(walk[1], name) for name in walk[2]]
-    for one in walks:
-        yield Probe(bits, int(select.effects), one, Tests(**tests))
+    every = Probe(bits, int(select.effects), (), Tests(**tests))
+    if any(names is not None and not names for names in lists.values()):
+        return every, []
+    if walk is None:
+        return every, [every]
+    key, facet, walked = walk
+    tests.pop(_FIELDS.get(key, ""), None)  # what is walked needs no test
+    rest = Tests(**tests)
+    return every, [Probe(bits, int(select.effects), (facet, name), rest) for name in walked]
 
 
 _FIELDS: Final = {

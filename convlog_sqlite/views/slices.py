@@ -23,10 +23,11 @@ from convlog_sqlite.projections.projection import Look, Projection
 from convlog_sqlite.store import folding, reading, roles, slicing
 from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
 from convlog_sqlite.store.names import Names
+from convlog_sqlite.store.probing import Compiled
 from convlog_sqlite.store.reader import Page, Reader
 from convlog_sqlite.store.reading import SCAN
 from convlog_sqlite.store.sessions import SessionRow
-from convlog_sqlite.store.slicing import Compiled, Sliced
+from convlog_sqlite.store.slicing import Sliced
 from convlog_sqlite.store.tenures import Tenures
 from convlog_sqlite.views import compiling, explaining
 from convlog_sqlite.views.compiling import Asked

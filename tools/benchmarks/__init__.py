@@ -6,7 +6,9 @@
     convlog     convlog, with and without its mirror
     figures     samples, and what is made of them
     comparing   rounds over all contenders in turn
-    alone       what only convlog does: filters, views, verify, the mirror's lag, starting up
+    alone       what only convlog does: filters, verify, the mirror's lag, starting up
+    views       tails through views, and listening
+    states      projections: folding, snapshots, keeping one up to date
     together    several threads, tasks and processes beside one
     peers       other packages, for --peers: what they are called and how they are used
     exporter    the other process of the mirror's lag

@@ -1,4 +1,4 @@
-"""What only convlog does, compared with itself: filters, views, verify, the mirror's lag, starting up."""
+"""What only convlog does, compared with itself: filters, verify, the mirror's lag, starting up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.contender import SESSION, Contender
 from benchmarks.convlog import Convlog, Mirrored
 from benchmarks.figures import Recorder, Series
 from benchmarks.workload import RARE_TASK, RARE_THREAD
-from convlog_sqlite import Filters, MirrorBusy, Select, Slice, View
+from convlog_sqlite import Filters, MirrorBusy
 
 _FILTERS: Final[tuple[tuple[str, Filters], ...]] = (
     ("no filter", Filters()),
@@ -26,18 +26,6 @@ _FILTERS: Final[tuple[tuple[str, Filters], ...]] = (
     ("recipient, 1 in 8", Filters(to="agent-3")),
     ("thread, 1 in 40", Filters(thread_id=RARE_THREAD)),
     ("task, 1 in 500", Filters(task_id=RARE_TASK)),
-)
-_READER: Final = "agent-3"
-_VIEWS: Final[tuple[tuple[str, View | str, str | None], ...]] = (
-    ("worker", "worker", None),
-    ("auditor", "auditor", None),
-    ("orchestrator", "orchestrator", None),
-    ("ceilings", View(name="low", max_sensitivity="internal", people=False, unlabelled=False), "audit"),
-    (
-        "one agent, one task",
-        View(name="pair", selects=(Select(agents=("agent-0",), tasks=(RARE_TASK,)),)),
-        None,
-    ),
 )
 _Kind = TypeVar("_Kind", bound=Contender)
 _COMMAND: Final = "import sys; from convlog_sqlite.cli import main; sys.exit(main())"
@@ -54,30 +42,6 @@ def measure_filters(stage: Stage, amounts: Amounts, recorder: Recorder) -> None:
         for taken, (_, filters) in zip(series, _FILTERS, strict=True):
             taken.take([partial(convlog.filtered_tail, TAIL_EVENTS, filters)] * amounts.tails)
     recorder.add(f"filtered tail({TAIL_EVENTS}) at {stage.events:,} events", series, series[0])
-
-
-def measure_views(stage: Stage, amounts: Amounts, recorder: Recorder) -> None:
-    """The last 20 events that a view shows, as parsed events, beside the plain tail."""
-    convlog = _only(stage, Convlog)
-    for task in (RARE_TASK, *(f"task-{number}" for number in range(4))):
-        convlog.session.mutation("task-assigned", agent="agent-0", task_id=task, to=[_READER])
-    for role in ("worker", "auditor"):
-        convlog.session.grant_role(_READER, role, agent="agent-0")
-    slices = [convlog.session.through(view, reader=_READER, purpose=purpose) for _, view, purpose in _VIEWS]
-    series = [Series("no view"), *(Series(label) for label, _, _ in _VIEWS)]
-    for number in range(amounts.rounds):
-        recorder.say(f"tail through views, round {number + 1} of {amounts.rounds}")
-        series[0].take([partial(convlog.tail, TAIL_EVENTS)] * amounts.tails)
-        for taken, shown in zip(series[1:], slices, strict=True):
-            taken.take([partial(_parsed, shown)] * amounts.tails)
-    recorder.add(f"tail({TAIL_EVENTS}) through a view at {stage.events:,} events", series, series[0])
-
-
-def _parsed(shown: Slice) -> int:
-    events = shown.tail(TAIL_EVENTS)
-    for event in events:
-        _ = event.seq, event.agent, event.body
-    return len(events)
 
 
 def measure_verify(stage: Stage, amounts: Amounts, recorder: Recorder) -> None:

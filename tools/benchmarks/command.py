@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks import alone, comparing, machine, report, states, together
+from benchmarks import alone, comparing, machine, report, states, together, views
 from benchmarks.comparing import Amounts, Stage
 from benchmarks.contender import Contender
 from benchmarks.convlog import Convlog, Mirrored
@@ -26,7 +26,7 @@ CONTENDERS: Final[Sequence[type[Contender]]] = (Floor, Convlog, Mirrored)
 MEASURES: Final[Sequence[Callable[[Stage, Amounts, Recorder], None]]] = (
     comparing.measure_tail,
     alone.measure_filters,
-    alone.measure_views,
+    views.measure_views,
     comparing.measure_export,
     alone.measure_verify,
     comparing.measure_append,
