@@ -114,6 +114,11 @@ class View:
         )
 
     @property
+    def asks_for_tasks(self) -> bool:
+        """Whether it selects by which tasks the reader has."""
+        return any(select.own or select.dependencies for select in self.selects)
+
+    @property
     def is_whole(self) -> bool:
         """Whether it shows all of every session, as `everything` does."""
         return self == View(

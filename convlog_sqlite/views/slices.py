@@ -328,11 +328,13 @@ class Slice:
         if reader is None or not view.asks_who_reads:
             return Asked(view, through.purpose, reader, frozenset(), frozenset(), frozenset())
         held = roles.roles_of(connection, row, reader) if through.role is None else [through.role]
+        addressed = roles.addresses(reader, held)
+        if not view.asks_for_tasks:
+            return Asked(view, through.purpose, reader, addressed, frozenset(), frozenset())
         if tenures is None:
             tenures = through.tenures
             tenures.advance(connection, row, through.upto)
         own = tenures.of(reader)
-        addressed = roles.addresses(reader, held)
         return Asked(view, through.purpose, reader, addressed, own, tenures.awaited(own))
 
     def _compiled(self, connection: Connection, row: SessionRow, filters: Mapping[str, str]) -> Compiled:
