@@ -143,7 +143,7 @@ class TestFork:
         assert seqs(convlog("export", "b2")) == [4]
         (listed,) = [line for line in convlog("sessions").lines() if line["id"] == "b2"]
         assert (listed["parent"], listed["base"], listed["events"]) == ("build", 3, 1)
-        assert "b3" in convlog("--color", "fork", "build", "b3", "--agent", "bo").out
+        assert "b3" in convlog("--color", "fork", "build", "b3", "--as", "bo").out
 
     @pytest.mark.parametrize(
         ("arguments", "status"),

@@ -474,7 +474,7 @@ def test_people_ask_approve_and_look_for_reasons_from_the_shell(command):
     assert run("role", "revoke", "eve", "dba", "--by", "ops").returncode == 0
     assert run("approve", proposal, "--as", "eve").returncode == 3
     assert json.loads(run("reject", proposal, "--as", "eve").stdout)["body"] == "rejected"
-    assert run("ask", "s", "--to", "b", "--body", "?", "--agent", "a", "--timeout", "0").returncode == 1
+    assert run("ask", "s", "--to", "b", "--body", "?", "--as", "a", "--timeout", "0").returncode == 1
 
 
 def test_claims_and_strict_writes_from_the_shell(command):

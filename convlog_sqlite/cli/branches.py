@@ -35,7 +35,13 @@ _New = Annotated[str, typer.Argument(metavar="NEW", show_default=False, help="Id
 _Agent = Annotated[
     str,
     typer.Option(
-        "--agent", "-a", metavar="NAME", envvar="CONVLOG_AGENT", show_default=False, help="Who forks it."
+        "--agent",
+        "-a",
+        "--as",
+        metavar="NAME",
+        envvar="CONVLOG_AGENT",
+        show_default=False,
+        help="Who forks it.",
     ),
 ]
 _Side = Annotated[

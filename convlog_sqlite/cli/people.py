@@ -95,7 +95,13 @@ def ask(
     agent: Annotated[
         str,
         typer.Option(
-            "--agent", "-a", metavar="NAME", envvar="CONVLOG_AGENT", show_default=False, help="Who asks."
+            "--agent",
+            "-a",
+            "--as",
+            metavar="NAME",
+            envvar="CONVLOG_AGENT",
+            show_default=False,
+            help="Who asks.",
         ),
     ],
     task: Annotated[
