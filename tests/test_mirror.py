@@ -394,7 +394,7 @@ class TestLocked:
     def test_a_locked_keystore_exports_nothing(self, log, session, file, monkeypatch, tmp_path):
         """Good lines stay: they are not overwritten by lines without content."""
         before = file.read_bytes()
-        monkeypatch.setattr(log._store.keystore, "read", lambda slots: [Locked() for _ in slots])
+        monkeypatch.setattr(log._store.keystore, "ciphers", lambda slots: [Locked() for _ in slots])
         for damaged in (before, before + b"garbage\n", before[:-10]):
             file.write_bytes(damaged)
             with pytest.raises(KeystoreUnusable):
