@@ -108,7 +108,8 @@ class PayloadKey(EnvelopeKey[Value]):
     def __get__(self, event: Event | None, owner: type) -> Value | Self:
         if event is None:
             return self
-        found: Value = event.content.get(self._name, self._default)
+        parsed = event._content  # noqa: SLF001 parsed already, but the first time
+        found: Value = (event.content if parsed is None else parsed).get(self._name, self._default)
         return found
 
 

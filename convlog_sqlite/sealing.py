@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.keywrap import InvalidUnwrap, aes_key_unwrap
 KEY_BYTES: Final = 32
 SALT_BYTES: Final = 32
 WRAPPED_BYTES: Final = 40
+_PLACE_DOMAIN: Final = b"convlog/seal/1\0"
 _ALGORITHM: Final = b"\x01"
 _NONCE_BYTES: Final = 12
 _OVERHEAD: Final = 1 + _NONCE_BYTES + SALT_BYTES + 16
@@ -42,7 +43,7 @@ def place(store_id: bytes, event_id: bytes, session: str, seq: int, slot: int, p
     Part 0 is the payload; every chunk of every blob has a number of its own. All but the session's name, which
     stands last, have a fixed length, so no two places give the same bytes.
     """
-    return b"convlog/seal/1\0" + store_id + event_id + _PLACE.pack(seq, slot, part) + session.encode()
+    return _PLACE_DOMAIN + store_id + event_id + _PLACE.pack(seq, slot, part) + session.encode()
 
 
 def seal(key: bytes | Cipher, content: bytes, bound_to: bytes, salt: bytes) -> bytes:
@@ -50,6 +51,25 @@ def seal(key: bytes | Cipher, content: bytes, bound_to: bytes, salt: bytes) -> b
     cipher = Cipher(key) if isinstance(key, bytes) else key
     nonce = os.urandom(_NONCE_BYTES)
     return _ALGORITHM + nonce + cipher.encrypt(nonce, salt + content, bound_to)
+
+
+class PayloadSeals:
+    """The payloads of one session, opened one after the other: `unseal` for many, without what is the same for all."""
+
+    __slots__ = ("_before", "_behind")
+
+    def __init__(self, store_id: bytes, session: str) -> None:
+        self._before, self._behind = _PLACE_DOMAIN + store_id, session.encode()
+
+    def open(self, cipher: Cipher, box: bytes, event_id: bytes, seq: int, slot: int) -> bytes:
+        """The content of a box. Raises SealBroken."""
+        if len(box) < _OVERHEAD or not box.startswith(_ALGORITHM):
+            raise SealBroken
+        bound_to = self._before + event_id + _PLACE.pack(seq, slot, 0) + self._behind
+        try:
+            return cipher.decrypt(box[1:13], box[13:], bound_to)[SALT_BYTES:]
+        except InvalidTag:
+            raise SealBroken from None
 
 
 def unseal(key: bytes | Cipher, box: bytes, bound_to: bytes) -> tuple[bytes, bytes]:

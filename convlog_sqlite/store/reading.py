@@ -271,6 +271,7 @@ class Opener:
     def payloads(self, session: str, rows: Sequence[Row]) -> list[Payload]:
         """The payload answer of each row."""
         keys = iter(self.keystore.ciphers([row[3] for row in rows if row[3] is not None]))
+        open_one = sealing.PayloadSeals(self._store_id, session).open
         answers: list[Payload] = []
         for row in rows:
             seq, event_id, _, slot, sealed = row
@@ -279,9 +280,8 @@ class Opener:
                 continue
             key = next(keys)
             if sealed and isinstance(key, sealing.Cipher):
-                bound_to = sealing.place(self._store_id, event_id, session, seq, slot, 0)
                 try:
-                    answers.append(Live(sealing.unseal(key, sealed, bound_to)[1]))
+                    answers.append(Live(open_one(key, sealed, event_id, seq, slot)))
                 except sealing.SealBroken:
                     answers.append(Corrupt())
             else:
