@@ -256,12 +256,13 @@ class Keystore:
 
         Keys are leased in growing blocks, so that one sync serves many events. A lease starts behind
         both the end of the file and `highest_known()`, the highest slot in the database: a database or
-        a keystore restored from an older copy never gives a slot twice.
+        a keystore restored from an older copy never gives a slot twice. Whoever commits what was sealed with them says
+        `check_usable` in the same transaction: once for all that it commits.
         """
         with self._threads:
-            self._check_identity()
             missing = count - len(self._leased)
             if missing > 0:
+                self._check_identity()
                 self._lease(max(missing, self._next_lease), highest_known())
                 self._next_lease = min(self._next_lease * 8, _LARGEST_LEASE)
             return [self._leased.popleft() for _ in range(count)]

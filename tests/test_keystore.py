@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from convlog_sqlite import (
     ConversationLog,
+    Draft,
     Erased,
     KeystoreUnusable,
     Locked,
@@ -313,13 +314,45 @@ def rekeyed_in_place(path):
 
 @pytest.mark.parametrize("change", [replaced_by_a_copy, rekeyed_in_place, os.unlink])
 def test_a_keystore_replaced_under_an_open_handle_is_noticed(path, opened, change):
-    """The next access after the file was replaced, rekeyed or removed fails; it reads and gives no slot."""
+    """The next access after the file was replaced, rekeyed or removed fails; it reads and leases no slot."""
     opened.take(1, nothing_known)
     change(path)
-    with pytest.raises(KeystoreUnusable):
-        opened.read([0])
-    with pytest.raises(KeystoreUnusable):
-        opened.take(1, nothing_known)
+    for access in (
+        lambda: opened.read([0]),
+        lambda: opened.ciphers([0]),
+        lambda: opened.any_erased([0]),
+        lambda: opened.destroy({}),
+        lambda: opened.take(5000, nothing_known),
+        opened.check_usable,
+    ):
+        with pytest.raises(KeystoreUnusable):
+            access()
+
+
+@pytest.mark.parametrize("change", [replaced_by_a_copy, rekeyed_in_place, os.unlink])
+def test_nothing_is_sealed_for_a_keystore_that_was_replaced(store_path, change):
+    """Not even with keys that were leased before, by whatever writes: an append, several at once, a fork, a label."""
+    with ConversationLog.init(store_path, mirror=False) as log:
+        session = log.session("s")
+        for _ in range(20):
+            first = session.message("x", agent="a")
+        assert len(log._store.keystore._leased) > 8
+        change(log.path / "log.keys")
+        drafts = [Draft(type="message", agent="a", body="x")]
+        for write in (
+            lambda: session.message("y", agent="a"),
+            lambda: session.append_many(drafts * 3),
+            lambda: session.fork("f", agent="a"),
+            lambda: log.label(first.id, sensitivity="restricted", by="a"),
+            lambda: log.grant_role("a", "r", by="b"),
+        ):
+            with pytest.raises(KeystoreUnusable):
+                write()
+        assert all(
+            isinstance(outcome, KeystoreUnusable)
+            for outcome in log.append_together([("s", None, drafts), ("s", None, drafts)])
+        )
+        assert session.head == 21
 
 
 def test_a_closed_keystore_says_so(opened):

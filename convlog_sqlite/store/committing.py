@@ -211,7 +211,7 @@ class Writer:
         committed = False
         try:
             with self.database.write() as connection:
-                self._context.heads.refresh(connection)
+                self._begin(connection)
                 self._look(connection)
                 if len(requests) == 1:
                     self._record(connection, requests[0])
@@ -233,6 +233,11 @@ class Writer:
                 elif not request.settled:
                     interrupted = StoreIOError(self.database.path, "interrupted before it was committed")
                     self._fail(requests, interrupted)
+
+    def _begin(self, connection: Connection) -> None:
+        """What comes first in each transaction that seals. Raises StoreError where the keystore is not the store's any more."""
+        self.keystore.check_usable()
+        self._context.heads.refresh(connection)
 
     def _record_all(self, connection: Connection, requests: Sequence[Request]) -> None:
         """Record several appends. Neighbours that nothing can refuse share a batch: their rows go in together."""
@@ -322,7 +327,7 @@ class Writer:
         The caller says `forget_heads` once the block is committed or rolled back.
         """
         slots = iter(self.keystore.take(1 + len(prepared.blobs), lambda: value(connection, HIGHEST_SLOT)))
-        self._context.heads.refresh(connection)
+        self._begin(connection)
         batch = Batch(self._context, connection, self.sessions.require(connection, session))
         batch.use(slots)
         batch.add(prepared)
@@ -375,7 +380,7 @@ class Writer:
         with self._leading:
             try:
                 with self.database.write() as connection:
-                    self._context.heads.refresh(connection)
+                    self._begin(connection)
                     if self.sessions.find_for(connection, name, self.tenant) is not None:
                         raise InvalidEvent("/session", f"{name} exists, and a session id is used once")
                     of, fresh = self.sessions.require(connection, session), dict[str, int]()

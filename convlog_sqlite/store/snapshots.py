@@ -104,6 +104,7 @@ class Snapshots:
         bound_to = self._bound_to(subject, seq, slot)
         sealed = sealing.seal(key, content, bound_to, os.urandom(sealing.SALT_BYTES))
         with self._database.write() as connection:
+            self._keystore.check_usable()
             if generation(connection) != read_under or fetch(connection, SELECT_NEWER, (*subject.key, seq)):
                 return False
             session, projection, version = subject.key
