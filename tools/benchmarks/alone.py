@@ -31,6 +31,7 @@ _Kind = TypeVar("_Kind", bound=Contender)
 _COMMAND: Final = "import sys; from convlog_sqlite.cli import main; sys.exit(main())"
 _POLL_SECONDS: Final = 0.0002
 _PATIENCE_SECONDS: Final = 30.0
+_COMPARED_PER_SECOND: Final = 20_000
 
 
 def measure_filters(stage: Stage, amounts: Amounts, recorder: Recorder) -> None:
@@ -101,13 +102,14 @@ def _exporter(mirrored: Mirrored) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _wait_for_exporter(mirrored: Mirrored, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    # It compares every line first, and so does who asks whether it is there.
+    deadline = time.monotonic() + _PATIENCE_SECONDS + mirrored.session.head / _COMPARED_PER_SECOND
     while process.poll() is None and time.monotonic() < deadline:
         try:
             mirrored.log.mirror.update(SESSION)
         except MirrorBusy:
             return
-        time.sleep(0.01)
+        time.sleep(1.0)  # in which the exporter gets the lock
     raise AssertionError("the exporter did not start")
 
 
