@@ -23,7 +23,7 @@ from convlog_sqlite.vocabulary import (
 )
 
 _MOST_WALKS: Final = 64  # of one select: a name each; where there are more, the events themselves are walked
-_FEW_WALKS: Final = 2  # take no longer than a look at the nearest events
+_FEW_WALKS: Final = 1  # more than with a walk for each select: no longer than a look at the nearest events
 _NOBODY: Final = 0  # the number of no name
 
 _Sets = dict[str, frozenset[str] | None]
@@ -46,15 +46,14 @@ def compiled(connection: Connection, names: Names, asked: Asked, filters: Mappin
     view = asked.view
     probes: list[Probe] = []
     near: list[Probe] = []
-    is_far = False
     for select in view.selects or (Select(),):
         sets = _narrowed(_sets(select, asked), filters)
         if sets is not None:
             every, walks = _probes(_Numbers(connection, names), select, sets, filters)
             probes += walks
-            near += [every] if len(walks) > _FEW_WALKS else walks
-            is_far = is_far or len(walks) > _FEW_WALKS
-    probes, near = list(dict.fromkeys(probes)), list(dict.fromkeys(near)) if is_far else []
+            near += [every] if len(walks) > 1 else walks
+    probes, near = list(dict.fromkeys(probes)), list(dict.fromkeys(near))
+    near = near if len(probes) > len(near) + _FEW_WALKS else []
     return Compiled(probes, near, ceiling(connection, names, view, asked.purpose))
 
 

@@ -9,7 +9,7 @@ Labels count as of now, also for a slice of an earlier time: what was labelled s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -65,6 +65,7 @@ class Slice:
         self.id = session_id
         self._reader, self._through, self._projection = source, through, projection
         self._is_whole = through.view.is_whole
+        self._followed = [number for number, name in enumerate(LINKS, 1) if name in through.view.links]
         self._known: tuple[tuple[Any, ...], Compiled] | None = None
 
     @property
@@ -109,7 +110,7 @@ class Slice:
         **filters: Any,
     ) -> Page:
         """See `Session.tail`. With `pairs`, a call that is above a ceiling stays out."""
-        page = self._with_linked(*self._page(slicing.last, 0, before, n, filters, max_scan))
+        page = self._page(slicing.last, 0, before, n, filters, max_scan, self._followed)
         if pairs or max_chars is not None:
             page = self.with_calls(page)
         return page if max_chars is None else fit(page, max_chars, brief=brief)
@@ -124,7 +125,7 @@ class Slice:
         **filters: Any,
     ) -> Page:
         """See `Session.read`."""
-        return self._with_linked(*self._page(slicing.first, after, before, limit, filters, max_scan))
+        return self._page(slicing.first, after, before, limit, filters, max_scan, self._followed)
 
     def selected(
         self,
@@ -136,11 +137,11 @@ class Slice:
         **filters: Any,
     ) -> Page:
         """What `read` gives without what links lead to: page after page, each event once."""
-        return self._page(slicing.first, after, before, limit, filters, max_scan)[0]
+        return self._page(slicing.first, after, before, limit, filters, max_scan, ())
 
     def newest(self, n: int = 20, *, before: int | None = None, max_scan: int = SCAN) -> Page:
         """What `tail` gives without what links lead to."""
-        return self._page(slicing.last, 0, before, n, {}, max_scan)[0]
+        return self._page(slicing.last, 0, before, n, {}, max_scan, ())
 
     def between(self, first: int, last: int) -> list[Event]:
         """All that it selects from seq `first` to seq `last`, both included."""
@@ -263,9 +264,16 @@ class Slice:
     # What stands behind the calls above.
 
     def _page(
-        self, walk: Any, after: int, before: int | None, limit: int, filters: Mapping[str, Any], scan: int
-    ) -> tuple[Page, list[int]]:
-        """A page of what is selected, and the positions of its events."""
+        self,
+        walk: Any,
+        after: int,
+        before: int | None,
+        limit: int,
+        filters: Mapping[str, Any],
+        scan: int,
+        followed: Sequence[int],
+    ) -> Page:
+        """A page of what is selected, and of what it names by the links `followed`."""
         if limit < 0:
             raise ValueError("a number of events is 0 or more")
         if scan < 1:
@@ -273,23 +281,35 @@ class Slice:
         wanted = reading.check_filters(filters)
         end = self._through.upto + 1 if before is None else min(before, self._through.upto + 1)
         if self._is_whole:
-            if walk is slicing.last:
-                return self._reader.tail(self.id, limit, end, wanted, scan), []
-            page = self._reader.read(self.id, after, end, limit, wanted, scan)
-            if page.next is not None and page.next >= self._through.upto:
-                page.next = None
-            return page, []
+            return self._whole_page(walk, after, end, limit, wanted, scan)
         with self._reader.database.read() as connection:
             row = self._row(connection)
             if row is None:
-                return Page(), []
+                return Page()
             asked = self._compiled(connection, row, wanted)
             window = (max(min(after, LAST_SEQ), 0), min(end, LAST_SEQ))
             found: Sliced = walk(connection, row, asked, window, min(limit, LAST_SEQ), scan)
-            rows = slicing.rows(connection, found.places)
+            places = found.places
+            if followed and places:
+                named = slicing.linked(connection, [pos for _, (_, pos) in places], followed, MOST_LINKED)
+                below = slicing.below(connection, row, named, asked.ceiling, self._through.upto)
+                places = sorted({*places, *below}, key=lambda place: place[1])
+            rows = slicing.rows(connection, places)
         page = Page(self._events(rows))
-        page.next = _next(walk is slicing.last, page, limit, found.stopped_at)
-        return page, [pos for _, (_, pos) in found.places]
+        page.next = _next(
+            walk is slicing.last, [seq for _, (seq, _) in found.places], limit, found.stopped_at
+        )
+        return page
+
+    def _whole_page(
+        self, walk: Any, after: int, end: int, limit: int, wanted: Mapping[str, str], scan: int
+    ) -> Page:
+        if walk is slicing.last:
+            return self._reader.tail(self.id, limit, end, wanted, scan)
+        page = self._reader.read(self.id, after, end, limit, wanted, scan)
+        if page.next is not None and page.next >= self._through.upto:
+            page.next = None
+        return page
 
     def _events(self, rows: Iterable[tuple[str, list[reading.Row]]]) -> list[Event]:
         opened = (event for name, some in rows for event in self._reader.opener.events(name, some))
@@ -349,15 +369,6 @@ class Slice:
         if self._known is None or self._known[0] != key:
             self._known = key, compiling.compiled(connection, self._reader.names, asked, filters)
         return self._known[1]
-
-    def _with_linked(self, page: Page, positions: list[int]) -> Page:
-        """The page with what its events name by the links that the view follows."""
-        types = [number for number, name in enumerate(LINKS, 1) if name in self.view.links]
-        if not types or not page:
-            return page
-        with self._reader.database.read() as connection:
-            rows = self._below(connection, slicing.linked(connection, positions, types, MOST_LINKED))
-        return _merged(page, self._events(rows))
 
     def with_calls(self, page: Page) -> Page:
         """The page with the calls that its results answer, where they are below the ceilings."""
@@ -425,8 +436,9 @@ def _merged(page: Page, more: Iterable[Event]) -> Page:
     return whole
 
 
-def _next(is_tail: bool, page: Page, limit: int, stopped_at: int | None) -> int | None:
+def _next(is_tail: bool, selected: Sequence[int], limit: int, stopped_at: int | None) -> int | None:
+    """Where the page behind or in front of the seqs `selected` begins."""
     if is_tail:
-        first = page[0].seq if len(page) == limit > 0 else 0
+        first = selected[0] if len(selected) == limit > 0 else 0
         return first if first > 1 else stopped_at
-    return page[-1].seq if len(page) == limit > 0 else stopped_at
+    return selected[-1] if len(selected) == limit > 0 else stopped_at
