@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
@@ -48,10 +48,11 @@ class Accepting:
     _author: str | None
     _one_append: OneAppend
     _mirror: Mirror | None
+    _takes_in: Callable[[str, Sequence[Event]], None] | None
 
     def _accept(self, scrubber: Scrubber | None) -> None:
         self._scrubber = scrubber
-        self._author = None
+        self._author = self._takes_in = None
         self._scrubbed: Counter[str] = Counter()
         self._counting = threading.Lock()
         self._listeners: dict[int, Flushing] = {}
@@ -209,7 +210,10 @@ class Accepting:
         return self._store.writer.request(session, tenant, prepared, heard)
 
     def _recorded(self, requests: Sequence[Request]) -> None:
-        """What follows on a commit: an ephemeral log has its author, the mirror is brought up to date."""
+        """What follows on a commit: states take it in, an ephemeral log has its author, the mirror is kept up."""
+        if self._takes_in is not None:
+            for request in requests:
+                self._takes_in(request.session, [item.event for item in request.appended if item.new])
         if self._scrubber is not None:
             for request in requests:
                 self._count(request.prepared, request.appended)

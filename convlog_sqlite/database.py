@@ -251,6 +251,19 @@ class Database:
                         error.__dict__["committed"] = True  # interrupted behind a commit that went well
                     raise
 
+    def is_unmoved(self, version: int) -> bool:
+        """Whether nobody writes here now, and nobody else committed since its data_version was `version`. Waits for nobody."""
+        if not self._writing.acquire(blocking=False):
+            return False
+        try:
+            with translated(self.path):
+                self.check_usable()
+                writer = self._writer
+                is_idle = writer is not None and not writer.in_transaction
+                return is_idle and bool(writer and value(writer, DATA_VERSION) == version)
+        finally:
+            self._writing.release()
+
     def create_schema(self, fill: Callable[[Connection], None]) -> None:
         """Give an in-memory database its tables."""
         with self._writing, translated(self.path):
@@ -395,54 +408,3 @@ def _after_fork_in_child() -> None:
 os.register_at_fork(
     before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child
 )
-
-
-class MigrationConnection:
-    """The part of a DB-API connection that sqlite-utils needs to run migrations, over apsw.
-
-    One SQLite library in a process, migrations included: two libraries on one file corrupt it.
-    """
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self.isolation_level = None
-
-    @property
-    def in_transaction(self) -> bool:
-        return self._connection.in_transaction
-
-    def execute(self, sql: str, parameters: Any = ()) -> MigrationCursor:
-        return MigrationCursor(self._connection, sql, parameters)
-
-    def cursor(self) -> MigrationConnection:
-        return self
-
-    def close(self) -> None: ...
-
-
-class MigrationCursor:
-    """Rows already fetched: nothing stays open in the database."""
-
-    def __init__(self, connection: Connection, sql: str, parameters: Any) -> None:
-        described: list[tuple[Any, ...]] = []
-
-        def describe(cursor: apsw.Cursor, _sql: str, _bindings: Any) -> bool:
-            described[:] = [(name, *(None,) * 6) for name, *_ in cursor.get_description()]
-            return True
-
-        cursor = connection.cursor()
-        cursor.exec_trace = describe
-        self._rows: list[Sequence[Any]] = list(cursor.execute(sql, parameters).fetchall())
-        self.description = described or None
-        self.lastrowid = connection.last_insert_rowid()
-        self.rowcount = connection.changes()
-
-    def __iter__(self) -> Iterator[Sequence[Any]]:
-        return iter(self._rows)
-
-    def fetchall(self) -> list[Sequence[Any]]:
-        rows, self._rows = self._rows, []
-        return rows
-
-    def fetchone(self) -> Sequence[Any] | None:
-        return self._rows.pop(0) if self._rows else None

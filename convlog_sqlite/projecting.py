@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from convlog_sqlite.database import Connection
 from convlog_sqlite.drafts import Draft, check_name, validate
 from convlog_sqlite.errors import InvalidEvent
+from convlog_sqlite.events import Event
 from convlog_sqlite.projections.projection import Projection
 from convlog_sqlite.projections.tasks import STATUSES
 from convlog_sqlite.store import folding, opening
@@ -30,6 +31,7 @@ class Projecting(ABC):
     tenant: str | None
     reader: Reader
     _store: opening.Store
+    _takes_in: Callable[[str, Sequence[Event]], None] | None
 
     @abstractmethod
     def _record(self, draft: Draft, *, change: Callable[[Connection], None] | None = None) -> None: ...
@@ -39,7 +41,10 @@ class Projecting(ABC):
         from convlog_sqlite.projections.standing import Projections  # noqa: PLC0415 a log may never be asked
 
         store = self._store
-        return Projections(self.reader, Snapshots(store.database, store.keystore, self.reader.store_id))
+        snapshots = Snapshots(store.database, store.keystore, self.reader.store_id)
+        projections = Projections(self.reader, snapshots, store.writer)
+        self._takes_in = projections.take_in
+        return projections
 
     def projections(self) -> list[str]:
         """The names of the projections that `Session.state` knows, the registered ones included."""

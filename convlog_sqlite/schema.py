@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import importlib.util
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,6 @@ from convlog_sqlite.database import (
     MEMORY,
     ROLLBACK,
     Connection,
-    MigrationConnection,
     connect,
     fetch,
     translated,
@@ -164,3 +164,54 @@ def _load_migrations() -> object:
     spec.loader.exec_module(module)
     migrations: object = module.migrations
     return migrations
+
+
+class MigrationConnection:
+    """The part of a DB-API connection that sqlite-utils needs to run migrations, over apsw.
+
+    One SQLite library in a process, migrations included: two libraries on one file corrupt it.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.isolation_level = None
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._connection.in_transaction
+
+    def execute(self, sql: str, parameters: Any = ()) -> MigrationCursor:
+        return MigrationCursor(self._connection, sql, parameters)
+
+    def cursor(self) -> MigrationConnection:
+        return self
+
+    def close(self) -> None: ...
+
+
+class MigrationCursor:
+    """Rows already fetched: nothing stays open in the database."""
+
+    def __init__(self, connection: Connection, sql: str, parameters: Any) -> None:
+        described: list[tuple[Any, ...]] = []
+
+        def describe(cursor: Any, _sql: str, _bindings: Any) -> bool:
+            described[:] = [(name, *(None,) * 6) for name, *_ in cursor.get_description()]
+            return True
+
+        cursor = connection.cursor()
+        cursor.exec_trace = describe
+        self._rows: list[Sequence[Any]] = list(cursor.execute(sql, parameters).fetchall())
+        self.description = described or None
+        self.lastrowid = connection.last_insert_rowid()
+        self.rowcount = connection.changes()
+
+    def __iter__(self) -> Iterator[Sequence[Any]]:
+        return iter(self._rows)
+
+    def fetchall(self) -> list[Sequence[Any]]:
+        rows, self._rows = self._rows, []
+        return rows
+
+    def fetchone(self) -> Sequence[Any] | None:
+        return self._rows.pop(0) if self._rows else None

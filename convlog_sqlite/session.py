@@ -241,7 +241,7 @@ class Session(Joining):
 
         `state` is what stands for each state key, `open` all that is unresolved; `ConversationLog.projections`
         lists the others. Only what is new since the last call, or since a snapshot, is folded; `rebuild` starts
-        from the first event. Raises UnknownProjection, UnknownReference for a seq beyond the end, and
+        from the first event. Raises UnknownProjection, UnknownReference for a seq beyond the end, SessionRemoved, and
         ProjectionFailed when a projection of the caller's raised.
         """
         seq = at if at is None or isinstance(at, int) else self.at(at).seq

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from fnmatch import fnmatchcase
 
 import pytest
@@ -20,6 +21,8 @@ from convlog_sqlite import (
     InvalidEvent,
     Projection,
     ProjectionFailed,
+    RetentionPolicy,
+    SessionRemoved,
     StoreFull,
     UnknownProjection,
     UnknownReference,
@@ -149,6 +152,102 @@ def test_a_state_is_the_same_incrementally_from_a_snapshot_and_from_scratch(stor
                 assert grown == states(other, rebuild=True), "from scratch"
         assert snapshot_rows(log), "snapshots were really made"
         assert list(log.verify(projections=True)) == []
+
+
+class TestOwnAppends:
+    """What a handle appends is folded in at once; what others do is read."""
+
+    def test_who_appends_and_asks_in_turn_reads_nothing(self, log, monkeypatch):
+        """The state is that of the last event all the same, and of what came in a batch."""
+        session = log.session("s")
+        session.tool_call("ls", agent="a")
+        for name in ("calls", "threads", "agents"):
+            session.state(name)
+        session.tool_call("ls", agent="a", thread_id="h")
+        drafts = [Draft(type="tool_call", agent=agent, tool="ls", args={}) for agent in "bcd"]
+        session.append_many(drafts)
+        log.append_together([("s", None, drafts[:1]), ("s", None, drafts[1:])])
+        with monkeypatch.context() as patch:
+            patch.setattr(log._store.database, "read", lambda: pytest.fail("it read"))
+            found = [session.state(name) for name in ("calls", "threads", "agents")]
+        assert found == [session.state(name, rebuild=True) for name in ("calls", "threads", "agents")]
+        assert list(found[2]) == ["a", "b", "c", "d"]
+
+    def test_what_another_handle_appended_counts(self, log, store_path):
+        """In whatever order they append and ask."""
+        chance = random.Random(3)
+        with ConversationLog.open(store_path) as other:
+            for _ in range(60):
+                handle = chance.choice([log, other])
+                handle.session("s").tool_call("ls", agent=chance.choice("abc"))
+                if chance.random() < 0.1:
+                    event = handle.session("s").tail(1)[0]
+                    chance.choice([log, other]).redact(events=[event.id], reason="test", by="ops")
+                asked = chance.choice([log, other])
+                name = chance.choice(["calls", "agents", "open"])
+                found = asked.session("s").state(name)
+                with ConversationLog.open(store_path, read_only=True) as fresh:
+                    assert found == fresh.session("s").state(name, rebuild=True)
+
+    def test_threads_that_append_and_ask_at_once(self, log):
+        """Whatever was folded in meanwhile, in the end it is the state of all events."""
+        session = log.session("s")
+        session.tool_call("ls", agent="a")
+
+        def work(number):
+            for _ in range(40):
+                session.tool_call("ls", agent=f"a{number}")
+                session.state("agents")
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert session.state("agents") == session.state("agents", rebuild=True)
+
+    def test_a_refused_append_is_not_folded_in(self, log):
+        """Nor one that was recorded before under its key."""
+        session = log.session("s")
+        session.state("agents")
+        session.message("x", agent="a", idempotency_key="k")
+        before = session.state("agents")
+        assert session.message("x", agent="a", idempotency_key="k").seq == 2
+        with pytest.raises(InvalidEvent):
+            session.append_many([Draft(type="message", agent="b", body="x"), Draft(type="message", agent="")])
+        assert session.state("agents") == before == session.state("agents", rebuild=True)
+
+    def test_a_fold_that_raises_harms_no_append(self, log, monkeypatch):
+        """The event stands, and who asks for the state is told."""
+
+        def fails(state, event):
+            if event.type == "tool_call":
+                raise ZeroDivisionError
+
+        projection = Projection("fails", fails, reads_content=False)
+        monkeypatch.setattr(engine, "_is_taken_in", lambda projection: True)
+        session = log.session("s")
+        session.message("x", agent="a")
+        session.state(projection)
+        event = session.tool_call("ls", agent="a")
+        assert session.tail(1)[0] == event
+        with pytest.raises(ProjectionFailed) as failed:
+            session.state(projection)
+        assert failed.value.seq == event.seq
+
+    def test_a_session_that_was_removed_has_no_state(self, store_path, clock):
+        """Though its state is remembered, and its last event was this handle's."""
+        with ConversationLog.open(store_path, clock=clock) as log:
+            session = log.session("s")
+            session.message("x", agent="a")
+            session.state("agents")
+            session.mutation("session-closed", agent="a")
+            session.state("agents")
+            log.set_policy(RetentionPolicy(id="old", target="envelope", max_age="1h"), by="ops")
+            clock.advance(86_400)
+            log.apply_retention(by="ops")
+            with pytest.raises(SessionRemoved):
+                session.state("agents")
 
 
 @pytest.mark.parametrize("seed", SEEDS[:2])

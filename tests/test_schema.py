@@ -13,7 +13,7 @@ import pytest
 import sqlite_utils
 
 from convlog_sqlite import ConversationLog, NotAStore, SchemaTooNew, StoreError, StoreReadOnly, schema
-from convlog_sqlite.database import MigrationConnection, connect
+from convlog_sqlite.database import connect
 
 SNAPSHOT = Path(__file__).with_name("schema.sql")
 OBJECTS = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY type, name"
@@ -117,7 +117,7 @@ class TestConnectionForMigrations:
     def made(self):
         """sqlite-utils over apsw, in memory."""
         connection = connect(":memory:", create=True)
-        adapted = MigrationConnection(connection)
+        adapted = schema.MigrationConnection(connection)
         yield sqlite_utils.Database(adapted, recursive_triggers=False, execute_plugins=False)
         connection.close()
 

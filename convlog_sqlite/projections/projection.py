@@ -39,10 +39,11 @@ class Look:
 
     def events(self, seqs: Iterable[int]) -> dict[int, Event]:
         """Events by seq, in one read."""
-        if self._place is None:
+        wanted = dict.fromkeys(seqs)
+        if self._place is None or not wanted:
             return {}
         with self._reader.database.read() as connection:
-            found = folding.at_seqs(connection, self._place, dict.fromkeys(seqs))
+            found = folding.at_seqs(connection, self._place, wanted)
         # By the rows' own seq: an envelope that was changed may say anything.
         return {
             row[0]: event

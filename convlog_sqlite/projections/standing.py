@@ -1,6 +1,7 @@
 """Projections of one open log: folds brought up to date, remembered, and kept as snapshots.
 
-A handle remembers the state of each projection of a session and folds only what is new. A fold that took
+A handle remembers the state of each projection of a session and folds only what is new. What it appends itself it
+folds in at once, so that who appends and asks in turn reads nothing anew. A fold that took
 many events is kept as a snapshot, for the next handle to start from; where that cannot be written, nothing
 is lost but time. No read block is open while a fold's code runs.
 """
@@ -23,7 +24,7 @@ from convlog_sqlite.errors import (
     UnknownProjection,
     UnknownReference,
 )
-from convlog_sqlite.events import Event
+from convlog_sqlite.events import Event, Live
 from convlog_sqlite.projections.agents import AGENTS
 from convlog_sqlite.projections.memories import MEMORIES
 from convlog_sqlite.projections.plans import PLANS
@@ -33,9 +34,10 @@ from convlog_sqlite.projections.tasks import tasks
 from convlog_sqlite.projections.unresolved import APPROVALS, OPEN
 from convlog_sqlite.projections.work import CALLS, EFFECTS, THREADS
 from convlog_sqlite.store import folding
+from convlog_sqlite.store.committing import Writer
 from convlog_sqlite.store.folding import Place
 from convlog_sqlite.store.reader import Reader
-from convlog_sqlite.store.sessions import Segment
+from convlog_sqlite.store.sessions import Segment, require_there
 from convlog_sqlite.store.snapshots import Generation, Snapshots, Subject, generation
 
 TASKS: Final = "tasks"
@@ -46,6 +48,7 @@ NAMES: Final = tuple(sorted([TASKS, *SHIPPED]))
 SNAPSHOT_EVENTS: Final = 1000  # fewer are folded faster than a snapshot is written
 _BYTES_AN_EVENT: Final = 512  # a large state is kept less often: at most this much is written for an event
 _REMEMBERED: Final = 64
+_NO_CONTENT: Final = Live(b"{}")
 
 
 @dataclass(slots=True)
@@ -79,8 +82,8 @@ class _Now:
 class Projections:
     """The projections of one open log. Safe to use from several threads."""
 
-    def __init__(self, reader: Reader, snapshots: Snapshots) -> None:
-        self._reader, self._snapshots = reader, snapshots
+    def __init__(self, reader: Reader, snapshots: Snapshots, writer: Writer) -> None:
+        self._reader, self._snapshots, self._writer = reader, snapshots, writer
         self._own: dict[str, Projection] = {}
         self._standing: OrderedDict[tuple[int, Projection], _Standing] = OrderedDict()
         self._tasks: dict[tuple[tuple[str, str], ...], Projection] = {}
@@ -99,16 +102,58 @@ class Projections:
     def state(
         self, session: str, wanted: str | Projection, at: int | None = None, *, rebuild: bool = False
     ) -> Any:
-        """What callers see of a projection, as of seq `at`. Raises UnknownProjection, UnknownReference, ProjectionFailed.
+        """What callers see of a projection, as of seq `at`.
+
+        Raises UnknownProjection, UnknownReference, SessionRemoved, ProjectionFailed.
 
         `rebuild` uses no remembered state and no snapshot, and replaces them.
         """
         self._reader.database.check_usable()  # first: the lock of a forked handle may be held by no one
         with self._threads:
             projection = self.find(wanted)
+            if at is None and not rebuild and (known := self._known(session, projection)) is not None:
+                state, place = known
+                return _shown(projection, state, Look(self._reader, place))
             now = self._now(session, None if rebuild else projection)
             state = self._folded(now, projection, at, rebuild=rebuild)
             return _shown(projection, state, Look(self._reader, now.place))
+
+    def _known(self, session: str, projection: Projection) -> tuple[Any, Place] | None:
+        """The state that is remembered, where it is that of the last event: nobody but this handle appended since."""
+        row = self._writer.sessions.known(session)
+        standing = None if row is None else self._standing.get((row.number, projection))
+        # A fold of content hangs on what was erased, too.
+        if row is None or standing is None or not _is_taken_in(projection) or standing.seq >= standing.due:
+            return None
+        if self._writer.head_of(row) != standing.seq:
+            return None
+        return standing.state, Place(row, tuple(reversed(row.line)), standing.seq)
+
+    def take_in(self, session: str, events: Sequence[Event]) -> None:
+        """Fold what this handle appended into the states that it follows on. Waits for nobody, and never raises."""
+        row = self._writer.sessions.known(session)
+        if row is None or not self._standing or not self._threads.acquire(blocking=False):
+            return
+        try:
+            for key, standing in list(self._standing.items()):
+                if key[0] == row.number and _is_taken_in(key[1]):
+                    self._take_in(key, standing, events)
+        finally:
+            self._threads.release()
+
+    def _take_in(self, key: tuple[int, Projection], standing: _Standing, events: Sequence[Event]) -> None:
+        projection = key[1]
+        try:
+            for event in events:
+                if event.seq != standing.seq + 1:
+                    return
+                bare = Event(event.envelope_bytes, _NO_CONTENT)
+                if projection.needs(bare):
+                    found = projection.fold(standing.state, bare)
+                    standing.state = standing.state if found is None else found
+                standing.seq += 1
+        except Exception:  # noqa: BLE001 the event stands; who asks for the state folds it anew, and is told
+            del self._standing[key]
 
     def folded(self, session: str, wanted: str, upto: int) -> Any:
         """The bare state of a projection at a seq, folded from the first event on; nothing is kept."""
@@ -143,7 +188,10 @@ class Projections:
 
     def _place(self, connection: Connection, session: str) -> Place | None:
         row = self._reader.row(connection, session)
-        return None if row is None else folding.place_of(connection, row)
+        if row is None:
+            return None
+        require_there(connection, row.number)
+        return folding.place_of(connection, row)
 
     def find(self, wanted: str | Projection) -> Projection:
         """The projection of a name. Raises UnknownProjection."""
@@ -282,6 +330,11 @@ def _shown(projection: Projection, state: Any, look: Look) -> Any:
         return projection.render(copied, look)
     except Exception as error:
         raise ProjectionFailed(projection.name, None, None, error) from error
+
+
+def _is_taken_in(projection: Projection) -> bool:
+    """Whether appends are folded in as they are made: no code of a caller's runs in them."""
+    return not projection.reads_content and _is_shipped(projection)
 
 
 def _is_shipped(projection: Projection) -> bool:

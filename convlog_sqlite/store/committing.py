@@ -396,6 +396,15 @@ class Writer:
             batch.committed()
         return event
 
+    def head_of(self, session: SessionRow) -> int | None:
+        """The last seq of a session, where this handle appended it and nobody else committed since; else None.
+
+        Asks the tables nothing, and waits for nobody.
+        """
+        heads = self._context.heads
+        head = heads.sessions.get(session.number)
+        return None if head is None or not self.database.is_unmoved(heads.version) else head[0]
+
     def forget_heads(self) -> None:
         """Read the ends of the chains from the tables again."""
         self._context.heads.forget()
