@@ -235,6 +235,26 @@ class TestOwnAppends:
             session.state(projection)
         assert failed.value.seq == event.seq
 
+    def test_an_interrupt_in_the_middle_leaves_no_state_half_folded(self, log, monkeypatch):
+        """The event stands, and counts once."""
+        interrupts = []
+
+        def count(state, event):
+            state["n"] = state.get("n", 0) + 1
+            if interrupts:
+                raise interrupts.pop()
+
+        projection = Projection("counted", count, reads_content=False)
+        monkeypatch.setattr(engine, "_is_taken_in", lambda projection: True)
+        session = log.session("s")
+        session.message("x", agent="a")
+        session.state(projection)
+        interrupts.append(KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            session.message("y", agent="a")
+        assert session.head == 3
+        assert session.state(projection) == {"n": 3}
+
     def test_a_session_that_was_removed_has_no_state(self, store_path, clock):
         """Though its state is remembered, and its last event was this handle's."""
         with ConversationLog.open(store_path, clock=clock) as log:

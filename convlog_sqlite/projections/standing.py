@@ -143,17 +143,19 @@ class Projections:
 
     def _take_in(self, key: tuple[int, Projection], standing: _Standing, events: Sequence[Event]) -> None:
         projection = key[1]
+        del self._standing[key]  # what is interrupted or fails half way is folded anew
         try:
             for event in events:
                 if event.seq != standing.seq + 1:
-                    return
+                    break
                 bare = Event(event.envelope_bytes, _NO_CONTENT)
                 if projection.needs(bare):
                     found = projection.fold(standing.state, bare)
                     standing.state = standing.state if found is None else found
                 standing.seq += 1
         except Exception:  # noqa: BLE001 the event stands; who asks for the state folds it anew, and is told
-            del self._standing[key]
+            return
+        self._standing[key] = standing
 
     def folded(self, session: str, wanted: str, upto: int) -> Any:
         """The bare state of a projection at a seq, folded from the first event on; nothing is kept."""
