@@ -101,9 +101,8 @@ class Keystore:
         self._threads = threading.Lock()
         self._leased: deque[tuple[int, bytes]] = deque()
         self._ciphers: dict[int, sealing.Cipher] = {}
-        self._read: dict[
-            int, tuple[bytes, sealing.Cipher]
-        ] = {}  # by slot: what it held, and the cipher of that
+        # By slot: what it held when it was read, and the cipher of that.
+        self._read: dict[int, tuple[bytes, sealing.Cipher]] = {}
         self._next_lease = _FIRST_LEASE
         try:
             self.header, self._master = self._unlocked(self._headers(store_id), kek)
