@@ -879,6 +879,16 @@ def test_sessions_are_summed_up(log, session, clock):
     )
 
 
+def test_a_session_that_was_imported_is_as_old_as_its_events(log):
+    """Not as its import, though the first things in a transcript may have no time of their own."""
+    session = log.session("old")
+    for at in (None, None, "2020-01-02T00:00:00.000000Z", "2020-01-03T00:00:00.000000Z"):
+        source = {"harness": "claude-code"} | ({} if at is None else {"at": at})
+        session.message("x", agent="a", source=source)
+    (found,) = (summary for summary in log.sessions() if summary.id == "old")
+    assert (found.first_ts, found.last_ts) == ("2020-01-02T00:00:00.000000Z", "2020-01-03T00:00:00.000000Z")
+
+
 # Handles
 
 

@@ -102,8 +102,9 @@ SELECT v.seq, v.id, v.bytes, p.slot, p.sealed, s.name, v.session
 FROM envelope AS v JOIN session AS s ON s.id = v.session LEFT JOIN payload AS p ON p.pos = v.pos
 WHERE v.id BETWEEN ?1 AND ?2 AND (?3 IS NULL OR s.tenant = (SELECT id FROM name WHERE text = ?3)) LIMIT 2"""
 SELECT_HEAD: Final = "SELECT max(seq) FROM event WHERE session = ?"
-# The opening of a session is as young as its import: the event behind it counts too.
-SELECT_FIRST: Final = "SELECT min(at) FROM event WHERE session = ?1 AND seq BETWEEN ?2 + 1 AND ?2 + 2"
+# The opening of a session is as young as its import, and so is what has no time of its own in a transcript: some
+# events behind it count too.
+SELECT_FIRST: Final = "SELECT min(at) FROM event WHERE session = ?1 AND seq BETWEEN ?2 + 1 AND ?2 + 20"
 SELECT_LAST: Final = "SELECT at FROM event WHERE session = ?1 AND seq = ?2"
 COUNT_OPEN: Final = "SELECT count(*) FROM open_call WHERE session = ?"
 SELECT_ANSWERED: Final = "SELECT answers FROM event WHERE session = ?1 AND seq = ?2"
