@@ -577,6 +577,15 @@ def test_open_lists_all_that_is_unresolved_and_nothing_else(log):
     assert session.state("calls") == {"open": [], "answered": {"grep": {"ok": 1}}}
 
 
+def test_a_call_that_is_a_request_waits_for_its_result_alone(log):
+    """As in a transcript, where an agent asks a tool and notes the result itself: then nothing is open."""
+    session = log.session("s")
+    call = session.tool_call("grep", {}, agent="a", performative="request")
+    assert [item["open"] for item in session.state("open")] == ["call"]
+    session.tool_result(call, 1, agent="a", performative="inform")
+    assert session.state("open") == []
+
+
 def test_an_effect_is_in_doubt_between_attempt_and_outcome(log):
     """Envelopes say how far it is; what is over is counted."""
     session = log.session("s")

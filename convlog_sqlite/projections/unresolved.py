@@ -1,7 +1,8 @@
 """Approvals, and `open`: all that somebody still has to do something about, in one list.
 
 A request is answered by the first event of another agent in the session that has it as its parent; a
-proposal by one that accepts or rejects it. Who takes it back says `cancel`.
+proposal by one that accepts or rejects it. Who takes it back says `cancel`. A call that is a request waits for its
+result, whoever gives it, and for nothing else.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def _fold_request(waiting: dict[str, Any], event: Event) -> None:
         answers = asked["performative"] != _PROPOSE or performative in DECISIONS
         if answers if asked["by"] != said["agent"] else performative == _CANCEL:
             del waiting[said["parent_id"]]
-    if performative in _ASKING or (performative == _PROPOSE and not _roles(said)):
+    asks = performative in _ASKING and said["type"] != "tool_call"
+    if asks or (performative == _PROPOSE and not _roles(said)):
         waiting[said["id"]] = described(said, "performative", "to", "task_id", "thread_id")
 
 
@@ -111,5 +113,6 @@ OPEN: Final = Projection(
         "waiting": {},
     },
     render=_render_open,
+    version=2,
     reads_content=False,
 )
