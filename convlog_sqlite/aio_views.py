@@ -92,6 +92,10 @@ class AsyncSlice:
         """See `Slice.with_calls`."""
         return await self._log.run(lambda: self._slice.with_calls(page))
 
+    async def with_linked(self, page: Page) -> Page:
+        """See `Slice.with_linked`."""
+        return await self._log.run(lambda: self._slice.with_linked(page))
+
     async def event(self, seq: int) -> Event | None:
         """See `Slice.event`."""
         return await self._log.run(lambda: self._slice.event(seq))
@@ -120,9 +124,11 @@ class AsyncSlice:
         """See `Slice.state`."""
         return await self._log.run(lambda: self._slice.state(projection))
 
-    async def jsonl(self, *, after: int = 0, before: int | None = None) -> AsyncIterator[bytes]:
+    async def jsonl(
+        self, *, after: int = 0, before: int | None = None, inherited: bool = False
+    ) -> AsyncIterator[bytes]:
         """See `Slice.jsonl`."""
-        lines = self._slice.jsonl(after=after, before=before)
+        lines = self._slice.jsonl(after=after, before=before, inherited=inherited)
         while block := await self._log.run(lambda: list(itertools.islice(lines, LINES_AT_ONCE))):
             for line in block:
                 yield line

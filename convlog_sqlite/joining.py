@@ -67,7 +67,7 @@ class Joining(Conversation):
 
         That it joined is recorded once, and again only with another role or view; without them, it goes on in
         those that it has. A role that was granted to it counts as given, and a role has a view. `purpose` is what it
-        reads for. `sensitivity`, `purposes` and `subjects` (names of people) stand in each event that does not say
+        reads for, `view` one that the store keeps. `sensitivity`, `purposes` and `subjects` (names of people) stand in each event that does not say
         otherwise. Raises StoreReadOnly, and what `through` and `append` raise.
         """
         before = self._attendance(agent)
@@ -104,7 +104,8 @@ class Joining(Conversation):
     ) -> Listener:
         """An agent that reads the session, and writes nothing: that it was shown something is noted under its name.
 
-        Without `view`, it is the one that the agent joined with, else that of its role. Raises what `through` raises.
+        `view` is one that the store keeps. Without, it is the one that the agent joined with, else that of its role.
+        Raises what `through` raises, InvalidEvent for a View that is not what stands under its label.
         """
         role, shown = self._shown(agent, self._attendance(agent), role, view, purpose)
         return Listener(self._log, self.id, agent, shown, role)
@@ -171,6 +172,11 @@ class Joining(Conversation):
         if before is not None and view is None and role in (None, before.role):
             view = self._chosen(agent, before)
         shown = self.through(view, reader=agent, role=role, purpose=purpose)
+        if view is not None and not isinstance(view, str):
+            # By its label alone is it known what was read.
+            kept = self.through(shown.label, reader=agent, role=role, purpose=purpose).view
+            if kept != shown.view:
+                raise InvalidEvent("/view", f"the store keeps another view as {shown.label}: define this one")
         if role is None:
             held = self._held(agent)
             role = held[0] if len(held) == 1 else None

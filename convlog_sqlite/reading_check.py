@@ -115,7 +115,7 @@ def _ids(connection: Connection, row: SessionRow | None, first: int, last: int) 
 def _is_shown(reader: Reader, session: str, reading: Reading) -> bool:
     """Whether the view shows what was read through it."""
     try:
-        view = defining.read(reader.database, reader.opener).find(reading.label)
+        view = defining.read(reader).find(reading.label)
         purpose = view.purpose if reading.purpose is None else reading.purpose
         through = Through(view, reading.reader, reading.role, purpose, reading.upto)
         shown = Slice(reader, session, through, _no_projection)

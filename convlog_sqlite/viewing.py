@@ -33,6 +33,7 @@ class Viewing(ABC):
 
     reader: Reader
     tenant: str | None
+    _whole: Reader
     _store: opening.Store
 
     @property
@@ -50,13 +51,13 @@ class Viewing(ABC):
         place in the definition, StoreError.
         """
         from convlog_sqlite.views import defining  # noqa: PLC0415 a log may be read through no view
-        from convlog_sqlite.views.definition import View  # noqa: PLC0415 as above
+        from convlog_sqlite.views.definition import VIEW_KEY, View  # noqa: PLC0415 as above
 
         if not isinstance(view, View):
             raise InvalidEvent("/view", "a View")
         check_name(by, "/by")
-        view.check()
-        state_key = defining.VIEW_KEY.format(name=view.name)
+        view.check_definable()
+        state_key = VIEW_KEY.format(name=view.name)
         draft = Draft(
             type="mutation", agent=by, kind=defining.DEFINED, state_key=state_key, value=view.to_stored(),
         )  # fmt: skip
@@ -84,6 +85,7 @@ class Viewing(ABC):
     ) -> Slice:
         """What `Session.through` gives, as of seq `upto`."""
         from convlog_sqlite.views import defining  # noqa: PLC0415 a log may be read through no view
+        from convlog_sqlite.views.definition import View  # noqa: PLC0415 as above
         from convlog_sqlite.views.slices import Slice, Through  # noqa: PLC0415 as above
 
         for pointer, name in (("/reader", reader), ("/role", role), ("/purpose", purpose)):
@@ -100,6 +102,10 @@ class Viewing(ABC):
             view = defining.default_view(self._views().standing, reader, held, role)
         elif isinstance(view, str):
             view = self.view(view)
+        elif isinstance(view, View):
+            view.check()  # one that nobody defined may say anything
+        else:
+            raise InvalidEvent("/view", "a View, or the name of one")
         if view.tenant is not None and row is not None and row.tenant != view.tenant:
             raise UnknownReference("session", session)
         wanted = view.purpose if purpose is None else purpose
@@ -131,7 +137,7 @@ class Viewing(ABC):
     def _views(self) -> Views:
         from convlog_sqlite.views import defining  # noqa: PLC0415 a log may be read through no view
 
-        return defining.read(self._store.database, self.reader.opener, self.tenant)
+        return defining.read(self._whole, self.tenant)
 
     @cached_property
     def _remembered(self) -> OrderedDict[str, Tenures]:

@@ -290,7 +290,7 @@ def test_a_slice_is_what_a_naive_reading_selects(log, chance, forked):
                 break
         assert sorted(set(backwards)) == expected, view
         assert seqs(slice_.read(limit=10)) == naive.with_linked(expected[:10])
-        assert [line.count(b"\n") for line in slice_.jsonl()] == [1] * len(expected)
+        assert [line.count(b"\n") for line in slice_.jsonl(inherited=True)] == [1] * len(expected)
         for event in events:
             explained = slice_.explain(event)
             assert explained.shown == (event.seq in expected), explained

@@ -41,13 +41,16 @@ def last(
 ) -> list[Event]:
     """The last `count` events between the seqs `after` and `before`, both exclusive, ascending."""
     found: list[Event] = []
+    read = session.tail if isinstance(session, Session | Moment) else session.newest
     while count > len(found):
-        page = session.tail(count - len(found), before=before, **filters)
+        page = read(count - len(found), before=before, **filters)
         found[:0] = [event for event in page if event.seq > after]
         before = page.next
         if before is None or before <= after + 1:
             break
-    return found
+    if isinstance(session, Session | Moment):
+        return found
+    return [event for event in session.with_linked(Page(found)) if event.seq > after]
 
 
 def everything(

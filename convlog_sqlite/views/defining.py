@@ -6,22 +6,20 @@ is the last one whose definition names the role.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from convlog_sqlite.database import Database
+from convlog_sqlite import strictjson
 from convlog_sqlite.errors import InvalidEvent, NotAuthorized, UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.store import reserved
-from convlog_sqlite.store.reading import Opener
-from convlog_sqlite.views.definition import View
+from convlog_sqlite.store.blobs import WHOLE_VALUE
+from convlog_sqlite.store.reader import Reader
+from convlog_sqlite.views.definition import LABEL, View
 from convlog_sqlite.views.shipped import SHIPPED
 from convlog_sqlite.vocabulary import STORE_SESSION
 
 DEFINED: Final = "view-defined"
-VIEW_KEY: Final = "view/{name}"
-_LABEL: Final = re.compile(r"(.+)@([0-9]{1,9})")
 
 
 class Views(NamedTuple):
@@ -47,29 +45,31 @@ class Views(NamedTuple):
 
     def find(self, name: str) -> View:
         """The view `name`, or the version that `name@version` names. Raises UnknownReference."""
-        found = self.standing.get(name)
-        if found is None and (said := _LABEL.fullmatch(name)):
-            found = self.versions.get((said[1], int(said[2])))
+        # A label first: what was read or exported through a version is never shown through a view that is called so.
+        said = LABEL.fullmatch(name)
+        found = None if said is None else self.versions.get((said[1], int(said[2])))
+        found = self.standing.get(name) if found is None else found
         if found is None:
             raise UnknownReference("view", name)
         return found
 
 
-def read(database: Database, opener: Opener, tenant: str | None = None) -> Views:
-    """The views as they stand; with a tenant, those that it knows: see `Views.of`.
+def read(reader: Reader, tenant: str | None = None) -> Views:
+    """The views as they stand; with a tenant, those that it knows: see `Views.of`. `reader` reads the whole store.
 
     Raises PayloadUnreadable, and InvalidEvent for one of them that this convlog does not understand.
     """
-    with database.read() as connection:
+    with reader.database.read() as connection:
         rows = reserved.defined(connection, DEFINED)
     standing = {name: view for name, (view, _) in SHIPPED.items()}
     versions = {(name, 0): view for name, view in standing.items()}
     count: dict[str, int] = {}
-    for event in opener.events(STORE_SESSION, rows):
+    for event in reader.opener.events(STORE_SESSION, rows):
+        said = _whole(reader, event)
         try:
-            view = _defined(event, count)
+            view = _defined(said, count)
         except InvalidEvent:
-            if tenant is not None and not _is_for(event, tenant):
+            if tenant is not None and not _is_for(said, tenant):
                 continue  # it is not this tenant's to hear of
             raise
         standing.pop(view.name, None)
@@ -77,13 +77,17 @@ def read(database: Database, opener: Opener, tenant: str | None = None) -> Views
     return Views(standing, versions).of(tenant)
 
 
-def _is_for(event: Event, tenant: str) -> bool:
-    said = event.content.get("value")
+def _whole(reader: Reader, event: Event) -> Any:
+    """The definition that a mutation holds, also where the line has a preview of it."""
+    said = event.require_payload()
+    return strictjson.load(reader.blob(event, WHOLE_VALUE)) if "truncated" in said else said.get("value")
+
+
+def _is_for(said: Any, tenant: str) -> bool:
     return isinstance(said, dict) and said.get("tenant") == tenant
 
 
-def _defined(event: Event, count: dict[str, int]) -> View:
-    said = event.require_payload().get("value")
+def _defined(said: Any, count: dict[str, int]) -> View:
     name = said.get("name", "") if isinstance(said, dict) else ""
     count[name] = count.get(name, 0) + 1
     try:

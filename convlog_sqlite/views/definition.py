@@ -6,6 +6,7 @@ Form as JSON, format 1: `{"format": 1, "name", "selects": [{...}], "sessions", "
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Self
@@ -13,9 +14,12 @@ from typing import Any, Final, Self
 from convlog_sqlite.canonical import PAYLOAD_KEYS
 from convlog_sqlite.drafts import check_name, check_session_id
 from convlog_sqlite.errors import InvalidEvent
-from convlog_sqlite.vocabulary import ANY_PURPOSE, LINKS, PERFORMATIVES, SENSITIVITIES, TYPES
+from convlog_sqlite.vocabulary import ANY_PURPOSE, LINKS, MAX_NAME, PERFORMATIVES, SENSITIVITIES, TYPES
 
 FORMAT: Final = 1
+VIEW_KEY: Final = "view/{name}"
+LABEL: Final = re.compile(r"(.+)@([0-9]{1,9})")
+_LONGEST: Final = MAX_NAME - len(VIEW_KEY.format(name=""))
 _CLOSED: Final[dict[str, frozenset[str]]] = {
     "types": frozenset(TYPES),
     "performatives": PERFORMATIVES,
@@ -84,7 +88,7 @@ class View:
     def check(self) -> None:
         """Hold the view to its rules. Raises InvalidEvent with a pointer to the first place that breaks one."""
         check_name(self.name, "/name")
-        for number, select in enumerate(self.selects):
+        for number, select in enumerate(_listed(self.selects, "/selects", of=object)):
             _check_select(select, f"/selects/{number}")
         if self.tenant is not None:
             check_name(self.tenant, "/tenant")
@@ -104,6 +108,14 @@ class View:
         _check_words(self.payload, "/payload", frozenset(PAYLOAD_KEYS) | {"*"})
         for number, role in enumerate(_listed(self.roles, "/roles")):
             check_name(role, f"/roles/{number}")
+
+    def check_definable(self) -> None:
+        """Hold it to what a view must be that the store is to keep. Raises InvalidEvent as `check` does."""
+        self.check()
+        if len(self.name) > _LONGEST:
+            raise InvalidEvent("/name", f"the name of a view is 1 to {_LONGEST} characters")
+        if LABEL.fullmatch(self.name):
+            raise InvalidEvent("/name", f"{self.name} names a version of a view, so no view is called so")
 
     @property
     def asks_who_reads(self) -> bool:
@@ -134,7 +146,10 @@ class View:
 
     @classmethod
     def from_stored(cls, said: Any, version: int = 0) -> Self:
-        """The view that the JSON form describes. Raises InvalidEvent with a pointer."""
+        """The view that the JSON form describes; without a `version`, one that may be defined.
+
+        Raises InvalidEvent with a pointer.
+        """
         if not isinstance(said, Mapping):
             raise InvalidEvent("", "a view is a JSON object")
         if said.get("format", FORMAT) != FORMAT:
@@ -149,7 +164,8 @@ class View:
             selects.append(Select(**select))
         given = {key: item for key, item in said.items() if key in known - {"selects"}}
         view = cls(**given, selects=tuple(selects), version=version)
-        view.check()
+        # One that is kept already is read by the rules that held when it was defined.
+        (view.check if version else view.check_definable)()
         return view
 
 

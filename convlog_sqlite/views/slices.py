@@ -19,8 +19,8 @@ from convlog_sqlite.database import Connection, value
 from convlog_sqlite.errors import InvalidEvent, NotAuthorized, UnknownReference
 from convlog_sqlite.events import Event
 from convlog_sqlite.instants import id_bytes
-from convlog_sqlite.projections.projection import Look, Projection
-from convlog_sqlite.store import folding, reading, roles, slicing
+from convlog_sqlite.projections.projection import Projection
+from convlog_sqlite.store import reading, roles, slicing
 from convlog_sqlite.store.blobs import FIRST_ATTACHMENT, WHOLE_VALUE
 from convlog_sqlite.store.names import Names
 from convlog_sqlite.store.probing import Compiled
@@ -33,6 +33,7 @@ from convlog_sqlite.views import compiling, explaining
 from convlog_sqlite.views.compiling import Asked
 from convlog_sqlite.views.definition import View
 from convlog_sqlite.views.explaining import Explanation
+from convlog_sqlite.views.looking import Looking
 from convlog_sqlite.vocabulary import ANY_PURPOSE, LAST_SEQ, LINKS
 
 DEFAULT_LIMIT: Final = 1000
@@ -64,7 +65,8 @@ class Slice:
         _check(through, session_id)
         self.id = session_id
         self._reader, self._through, self._projection = source, through, projection
-        self._is_whole = through.view.is_whole
+        is_unbound = through.view.tenant is None and through.purpose == ANY_PURPOSE
+        self._is_whole = through.view.is_whole and is_unbound
         self._followed = [number for number, name in enumerate(LINKS, 1) if name in through.view.links]
         self._known: tuple[tuple[Any, ...], Compiled] | None = None
 
@@ -139,9 +141,9 @@ class Slice:
         """What `read` gives without what links lead to: page after page, each event once."""
         return self._page(slicing.first, after, before, limit, filters, max_scan, ())
 
-    def newest(self, n: int = 20, *, before: int | None = None, max_scan: int = SCAN) -> Page:
-        """What `tail` gives without what links lead to."""
-        return self._page(slicing.last, 0, before, n, {}, max_scan, ())
+    def newest(self, n: int = 20, *, before: int | None = None, max_scan: int = SCAN, **filters: Any) -> Page:
+        """What `tail` gives without what links lead to: page in front of page, each event once."""
+        return self._page(slicing.last, 0, before, n, filters, max_scan, ())
 
     def between(self, first: int, last: int) -> list[Event]:
         """All that it selects from seq `first` to seq `last`, both included."""
@@ -166,6 +168,8 @@ class Slice:
         Asked inside a transaction that writes: behind `after` it may see rows that are rolled back yet, so what it
         learns there it forgets.
         """
+        if not self._is_for(session):
+            return None
         self._through.tenures.advance(connection, session, after)
         tenures = self._through.tenures.copied()
         tenures.advance(connection, session, upto)
@@ -187,11 +191,13 @@ class Slice:
 
     def shows(self, event: Event) -> bool:
         """Whether the slice selects an event."""
-        return event.session in self._session_names() and self.event(event.seq) is not None
+        return self.shown(event) is not None
 
     def shown(self, event: Event) -> Event | None:
         """The event as the slice shows it; None where it is not selected."""
-        return self.event(event.seq) if event.session in self._session_names() else None
+        found = self.event(event.seq)
+        # By its id: a fork has events of its own at the seqs behind which its parent went on without it.
+        return found if found is not None and found.id == event.id else None
 
     def admitted(self, event: Event) -> Event | None:
         """An event as the slice may show it to who was led to it; None where a ceiling keeps it back.
@@ -200,13 +206,14 @@ class Slice:
         selected.
         """
         with self._reader.database.read() as connection:
-            pos = value(connection, reading.SELECT_POS, (id_bytes(event.id),))
-            rows = [] if pos is None else self._below(connection, [pos])
+            rows = self._below(connection, _positions(connection, [event.id]))
         return next(iter(self._events(rows)), None)
 
-    def jsonl(self, *, after: int = 0, before: int | None = None) -> Iterator[bytes]:
-        """The lines of what the slice selects, in order, in constant memory."""
-        place: int | None = after
+    def jsonl(self, *, after: int = 0, before: int | None = None, inherited: bool = False) -> Iterator[bytes]:
+        """The lines of what the slice selects, in order, in constant memory; of a fork as `Session.jsonl` says."""
+        with self._reader.database.read() as connection:
+            row = self._row(connection)
+        place: int | None = after if inherited or row is None else max(after, row.base)
         while place is not None:
             page = self.selected(after=place, before=before)
             yield from (event.line for event in page)
@@ -220,7 +227,7 @@ class Slice:
         if found is None and shown.withheld:
             raise NotAuthorized(self.reader or self.label, f"the view {self.label} shows no content of it")
         if "truncated" in payload:
-            return strictjson.load(self._reader.blob(event, WHOLE_VALUE))
+            return strictjson.load(self._reader.blob(shown, WHOLE_VALUE))
         return None if found is None else payload[found]
 
     def attachment(self, event: Event, index: int = 0) -> bytes:
@@ -230,7 +237,7 @@ class Slice:
             raise NotAuthorized(self.reader or self.label, f"the view {self.label} shows no attachments")
         if index < 0:
             raise UnknownReference("attachments", str(index))
-        return self._reader.blob(event, FIRST_ATTACHMENT + index)
+        return self._reader.blob(shown, FIRST_ATTACHMENT + index)
 
     def explain(self, event: Event) -> Explanation:
         """Why the slice shows an event, or does not. Raises UnknownReference for an event of another session."""
@@ -256,7 +263,7 @@ class Slice:
                     state = state if found is None else found
             place = page.next
         copied = strictjson.load(strictjson.dump(state))
-        return copied if wanted.render is None else wanted.render(copied, _Looking(self._reader, self))
+        return copied if wanted.render is None else wanted.render(copied, Looking(self._reader, self))
 
     def __repr__(self) -> str:
         return f"<session {self.id} through {self.label}>"
@@ -329,12 +336,13 @@ class Slice:
         return _EVERY_KEY in payload or key in payload
 
     def _row(self, connection: Connection) -> SessionRow | None:
-        return self._reader.row(connection, self.id)
+        row = self._reader.row(connection, self.id)
+        if row is not None and not self._is_for(row):
+            raise UnknownReference("session", self.id)  # it came to be when the slice was there
+        return row
 
-    def _session_names(self) -> frozenset[str]:
-        with self._reader.database.read() as connection:
-            row = self._row(connection)
-        return frozenset(part.name for part in row.line) if row is not None else frozenset()
+    def _is_for(self, row: SessionRow) -> bool:
+        return self.view.tenant in (None, row.tenant)
 
     def _require(self, event: Event) -> Event:
         shown = self.shown(event)
@@ -377,8 +385,16 @@ class Slice:
         if not wanted:
             return page
         with self._reader.database.read() as connection:
-            targets = [value(connection, reading.SELECT_POS, (id_bytes(call),)) for call in wanted]
-            rows = self._below(connection, [pos for pos in targets if pos is not None])
+            rows = self._below(connection, _positions(connection, wanted))
+        return _merged(page, self._events(rows))
+
+    def with_linked(self, page: Page) -> Page:
+        """The page with what its events name by the links that the view follows, where it is below the ceilings."""
+        if not (page and self._followed):
+            return page
+        with self._reader.database.read() as connection:
+            here = _positions(connection, [event.id for event in page])
+            rows = self._below(connection, slicing.linked(connection, here, self._followed, MOST_LINKED))
         return _merged(page, self._events(rows))
 
     def _below(self, connection: Connection, positions: list[int]) -> list[tuple[str, list[reading.Row]]]:
@@ -392,33 +408,6 @@ class Slice:
         )
 
 
-class _Looking(Look):
-    """What a rendering may look up in a slice: what the slice shows."""
-
-    def __init__(self, reader: Reader, slice_: Slice) -> None:
-        super().__init__(reader, None)
-        self._slice = slice_
-
-    def events(self, seqs: Iterable[int]) -> dict[int, Event]:
-        """Events by seq, as the slice shows them."""
-        found = ((seq, self._slice.event(seq)) for seq in dict.fromkeys(seqs))
-        return {seq: event for seq, event in found if event is not None}
-
-    def named(self, event_ids: Iterable[str]) -> dict[str, Event]:
-        """Events by id, as the slice shows them."""
-        with self._reader.database.read() as connection:
-            rows = folding.by_ids(connection, dict.fromkeys(event_ids))
-        named = [event for session, row in rows for event in self._reader.opener.events(session, [row])]
-        found = [self._slice.shown(event) for event in named]
-        return {event.id: event for event in found if event is not None}
-
-    def shown(self, event: Event) -> dict[str, Any]:
-        """The value of a mutation as keys of a rendering, or that the view withholds it."""
-        if event.withheld and "value" not in event.content:
-            return {"withheld": True}
-        return super().shown(event)
-
-
 def _check(through: Through, session_id: str) -> None:
     view, who = through.view, through.reader
     if who is None and view.asks_who_reads:
@@ -427,6 +416,14 @@ def _check(through: Through, session_id: str) -> None:
         raise NotAuthorized(who or view.label, f"the view {view.label} is not for the session {session_id}")
     if view.purpose not in (None, ANY_PURPOSE, through.purpose):
         raise NotAuthorized(who or view.label, f"the view {view.label} is for the purpose {view.purpose}")
+    if through.purpose == ANY_PURPOSE != view.purpose:
+        raise NotAuthorized(who or view.label, f"the view {view.label} does not show what is for any purpose")
+
+
+def _positions(connection: Connection, event_ids: Iterable[str]) -> list[int]:
+    """The positions of events by id, of those that there are."""
+    found = (value(connection, reading.SELECT_POS, (id_bytes(event_id),)) for event_id in event_ids)
+    return [pos for pos in found if pos is not None]
 
 
 def _merged(page: Page, more: Iterable[Event]) -> Page:
