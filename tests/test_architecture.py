@@ -131,6 +131,10 @@ ERRORS_LINES = 650  # one tree in one file: it is looked up in, not read through
 FUNCTION_LINES = 60
 
 
+# In pieces, so that this file holds none.
+MERGE_MARK = re.compile(r"\s*(" + "<" * 7 + " |" + ">" * 7 + " |" + "=" * 7 + "$)")
+
+
 # Reading source
 
 
@@ -296,6 +300,16 @@ def declared_dependencies(pyproject: Path) -> set[str]:
 
 
 # Rules about size
+
+
+def merge_marks(package: Path) -> list[str]:
+    """Lines that a merge left, in code and in texts: Python does not mind them in a docstring."""
+    return [
+        f"{module.where}:{number}"
+        for module in modules_of(package)
+        for number, line in enumerate(module.text.splitlines(), 1)
+        if MERGE_MARK.match(line)
+    ]
 
 
 def long_modules(package: Path, limit: int) -> list[str]:
@@ -505,6 +519,11 @@ def test_modules_are_short():
     assert_none([long for long in long_modules(PACKAGE, ERRORS_LINES) if long.startswith(errors)])
 
 
+def test_no_merge_is_left_half_done():
+    """Neither in code nor in a docstring that is documentation."""
+    assert_none(merge_marks(PACKAGE))
+
+
 def test_functions_are_short():
     """A function fits on a screen."""
     assert_none(long_functions(PACKAGE, FUNCTION_LINES))
@@ -556,6 +575,7 @@ RULES: dict[str, Rule] = {
     "unlisted": lambda package: unlisted_modules(package, SMALL_SPINE),
     "not public": names_that_are_not_public,
     "foreign": lambda package: foreign_imports(package, {"apsw", "typer"}),
+    "merge mark": merge_marks,
     "long module": lambda package: long_modules(package, 20),
     "long function": lambda package: long_functions(package, 5),
     "sql outside": sql_outside_constants,
@@ -619,6 +639,7 @@ def test_a_sound_package_breaks_no_rule(plant):
         ),
         ("foreign", "database.py", "import sqlite3", "database.py:1 imports sqlite3"),
         ("foreign", "errors.py", "from requests import get", "errors.py:1 imports requests"),
+        ("merge mark", "errors.py", '"""\n    ' + "<" * 7 + ' HEAD\n"""', "errors.py:2"),
         ("long module", "errors.py", "x = 1\n" * 20, "errors.py: 21 lines"),
         ("long function", "errors.py", "def f():\n" + "    x = 1\n" * 5, "errors.py:1 f: 6 lines"),
         (

@@ -68,13 +68,8 @@ class Trace:
     """What a walk found: events, nearest first, each with its distance, and the edges between them.
 
     `readings` says for each event what its author had in front of it, None where the log does not know. `is_whole`
-    <<<<<<< HEAD
-    is False when the walk ended at its limit. `unknown` are the edges that lead out of reach: to an event of
-    another tenant than the one that the log is bound to.
-    =======
     is False when the walk ended at its limit. `unknown` are the edges that lead out of reach: to an event of another
     tenant than the one that the log is bound to.
-    >>>>>>> main
     """
 
     events: list[Event] = field(default_factory=list)
