@@ -34,8 +34,9 @@ class Exporting(ABC):
     @abstractmethod
     def view(self, name: str) -> View: ...
     @abstractmethod
-    def through(
+    def _slice_of(
         self,
+        source: Reader,
         session: str,
         view: View | str | None,
         *,
@@ -56,8 +57,8 @@ class Exporting(ABC):
         """Files like the mirror's, kept in another directory, which is written down in the store first.
 
         With `view`, they hold what it shows to the agent `reader`, in the version that stands now; sessions that
-        the view is not for have none. What was labelled since stands in them until they are brought up to date as
-        a whole, by `update`. Raises InvalidEvent for a directory that holds files through another view, or none,
+        the view is not for have none. What was labelled since, and tasks that changed hands, show in them when they are
+        next brought up to date as a whole, by `update`. Raises InvalidEvent for a directory that holds files through another view, or none,
         StoreReadOnly on a read-only handle: no file that may hold plaintext is ever unknown to the store.
         """
         if self.path is None:
@@ -92,7 +93,7 @@ class Exporting(ABC):
             exporter.close()
 
     def _mirror_at(self, root: Path) -> Mirror:
-        """The files in a directory that is written down, as they were written: for what erases."""
+        """The files in a directory that is written down, as they were written, whoever erases: for what erases."""
         with self._store.database.read() as connection:
             said = copies.view_of(connection, str(root))
         return Mirror(self._reader_for(self._whole, said), root, self.path or root, enabled=True)
@@ -107,7 +108,7 @@ class Exporting(ABC):
         return SlicedReader(
             source,
             self._store.writer,
-            lambda session: self.through(session, view, reader=who, role=None, purpose=purpose),
+            lambda session: self._slice_of(source, session, view, reader=who, role=None, purpose=purpose),
         )
 
     def _register_export(self, root: Path, view: str | None = None) -> None:

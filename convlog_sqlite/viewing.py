@@ -67,11 +67,11 @@ class Viewing(ABC):
 
     def views(self) -> list[View]:
         """The views that stand, by name: those that ship with convlog, and those of the store; of a tenant's, its own."""
-        return [view for _, view in sorted(self._views().standing.items())]
+        return [view for _, view in sorted(self._views(self.tenant).standing.items())]
 
     def view(self, name: str) -> View:
         """The view that stands under a name, or a version of it: `worker@2`. Raises UnknownReference."""
-        return self._views().find(name)
+        return self._views(self.tenant).find(name)
 
     def through(
         self,
@@ -84,6 +84,22 @@ class Viewing(ABC):
         upto: int = LAST_SEQ,
     ) -> Slice:
         """What `Session.through` gives, as of seq `upto`."""
+        return self._slice_of(
+            self.reader, session, view, reader=reader, role=role, purpose=purpose, upto=upto
+        )
+
+    def _slice_of(
+        self,
+        source: Reader,
+        session: str,
+        view: View | str | None,
+        *,
+        reader: str | None,
+        role: str | None,
+        purpose: str | None,
+        upto: int = LAST_SEQ,
+    ) -> Slice:
+        """What `through` gives, of what `source` reads and of the views that its tenant knows."""
         from convlog_sqlite.views import defining  # noqa: PLC0415 a log may be read through no view
         from convlog_sqlite.views.definition import View  # noqa: PLC0415 as above
         from convlog_sqlite.views.slices import Slice, Through  # noqa: PLC0415 as above
@@ -92,16 +108,16 @@ class Viewing(ABC):
             if name is not None:
                 check_name(name, pointer)
         with self._store.database.read() as connection:
-            row = self.reader.row(connection, session)
+            row = source.row(connection, session)
             # What the store grants holds also where nothing was appended yet.
             place = row or SessionRow(0, session, None, 0)
             held = [] if reader is None else roles.roles_of(connection, place, reader)
         if view is None:
             if reader is None:
                 raise InvalidEvent("/view", "name a view, or the agent that reads")
-            view = defining.default_view(self._views().standing, reader, held, role)
+            view = defining.default_view(self._views(source.tenant).standing, reader, held, role)
         elif isinstance(view, str):
-            view = self.view(view)
+            view = self._views(source.tenant).find(view)
         elif isinstance(view, View):
             view.check()  # one that nobody defined may say anything
         else:
@@ -111,7 +127,7 @@ class Viewing(ABC):
         wanted = view.purpose if purpose is None else purpose
         tenures = self._tenures_of(session, upto)
         found = Through(view, reader, role, wanted, upto, tenures)
-        return Slice(self.reader, session, found, self._projections.find)
+        return Slice(source, session, found, self._projections.find)
 
     def recall_of(self, connection: Connection, session: SessionRow, agent: str) -> Heard | None:
         """What the log knows that an agent had heard, None where it knows of none: see `store.listening`.
@@ -134,10 +150,10 @@ class Viewing(ABC):
         cause, shown = None if own is None else own[1], watch(part.view, part.role, None)
         return Heard(agent, part.view, 0, None, (), 0, cause, shown)
 
-    def _views(self) -> Views:
+    def _views(self, tenant: str | None) -> Views:
         from convlog_sqlite.views import defining  # noqa: PLC0415 a log may be read through no view
 
-        return defining.read(self._whole, self.tenant)
+        return defining.read(self._whole, tenant)
 
     @cached_property
     def _remembered(self) -> OrderedDict[str, Tenures]:

@@ -224,3 +224,19 @@ def test_the_twins_do_the_same(store_path, tmp_path):
             assert [event.id for event in (await log.why(event.id, view="words")).events] == [event.id]
 
     asyncio.run(main())
+
+
+def test_an_erasure_by_a_tenant_writes_the_files_of_the_whole_store_anew(log, tmp_path, store_path):
+    """Through the view that they are kept through, although it is none that the tenant knows."""
+    log.define_view(View(name="calm", max_sensitivity="internal"), by="ops")
+    session = log.session("theirs", tenant="acme")
+    secret = session.message("to be erased", agent="a")
+    session.message("kept back", agent="a", sensitivity="restricted")
+    log.export_to(tmp_path / "out", view="calm")
+    with ConversationLog.open(store_path, tenant="acme") as acme:
+        found = acme.redact(events=[secret.id], reason="test", by="a")
+    assert found.unreachable == []
+    text = (tmp_path / "out" / "theirs" / "conversation.jsonl").read_text()
+    assert '"redacted"' in text
+    assert "to be erased" not in text
+    assert "kept back" not in text
