@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _MEMORY: Final = "memory"
 _AGENT: Final = "agent:"
+_HELD: Final = {
+    "claim": "value",
+    "expires": "meta",
+}  # what a claim shows of the payload, and where it stands there
 _STANDING: Final = frozenset({STANDS, CONFLICTING})
 
 Shown = dict[str, Any]
@@ -110,9 +114,9 @@ class Recollecting:
         event = through.admitted(self.reader.event(shown["event"]))
         if event is None:
             return None
-        if "claim" in shown and "value" not in event.content:
-            return {key: item for key, item in shown.items() if key != "claim"} | {"withheld": True}
-        return shown
+        withheld = {key for key, place in _HELD.items() if event.withheld and place not in event.content}
+        said = {key: item for key, item in shown.items() if key not in withheld}
+        return said if "claim" in said or "claim" not in shown else said | {"withheld": True}
 
     def claim(self, event_id: str) -> Claim:
         """One claim, whatever became of it, by its event; the first 8 or more digits of the id will do.

@@ -764,6 +764,25 @@ class TestReaders:
         assert (shown.id, shown.claim, shown.withheld, shown.status) == (claim.id, None, True, "stands")
         assert "hunter2" not in json.dumps(shown.to_dict())
 
+    @pytest.mark.parametrize(
+        ("payload", "there"),
+        [
+            ((), (False, False)),
+            (("value",), (True, False)),
+            (("meta",), (False, True)),
+            (("*",), (True, True)),
+        ],
+    )
+    def test_what_a_claim_shows_of_its_payload_goes_with_the_keys(self, log, session, payload, there):
+        """What it says stands in `value`, until when it holds in `meta`; each is shown where the view shows that."""
+        log.define_view(View(name="some", payload=payload, roles=["reviewer"]), by="ops")
+        log.grant_role("eve", "reviewer", by="ops")
+        promoted(session, [found(session)], expires="2099-01-01T00:00:00Z")
+        (shown,) = log.memory(reader="eve")
+        said = shown.to_dict()
+        assert ("claim" in said, "expires" in said) == there
+        assert shown.withheld is not there[0]
+
     def test_what_was_ended_out_of_sight_is_ended(self, log, session):
         """A claim that was superseded by one above the reader's ceiling does not stand for it."""
         first = promoted(session, [found(session)], "old")
