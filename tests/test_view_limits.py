@@ -135,6 +135,15 @@ def test_a_view_of_one_tenant_shows_no_session_that_came_to_be_later(log, purpos
             ask()
 
 
+def test_what_came_later_is_not_said_to_be_shown(log):
+    """A slice of an earlier time explains an event as it shows it."""
+    session = log.session("s")
+    events = [session.message(body, agent="ann") for body in ("one", "two")]
+    then = session.at(events[0]).through("everything")
+    assert [then.explain(event).shown for event in events] == [True, False]
+    assert [then.shows(event) for event in events] == [True, False]
+
+
 class TestDefinitions:
     """A definition is taken whole, or refused."""
 

@@ -246,6 +246,9 @@ class Slice:
             segment = None if row is None else row.segment_of(event.seq)
             if row is None or segment is None or segment.name != event.session:
                 raise UnknownReference("event", event.id)
+            if event.seq > self._through.upto:
+                later = f"it came later than seq {self._through.upto}"
+                return Explanation(self.label, shown=False, because=(later,))
             withheld = tuple(key for key in event.content if not self._grants(key, event.content))
             asked = self._asked(connection, row)
             return explaining.explain(connection, asked, segment.number, event, withheld)
