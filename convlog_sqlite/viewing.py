@@ -136,7 +136,8 @@ class Viewing(ABC):
         """
 
         def watch(label: str, role: str | None, purpose: str | None) -> Watch:
-            return self.through(session.name, label, reader=agent, role=role, purpose=purpose)
+            # Whatever views the handle knows: what an agent is to hear does not hang on who appends for it.
+            return self._slice_of(self._whole, session.name, label, reader=agent, role=role, purpose=purpose)
 
         found = listening.recall(
             connection, session, agent, lambda said: watch(said.label, said.role, said.purpose)

@@ -11,6 +11,7 @@ from convlog_sqlite import (
     InvalidEvent,
     NotAuthorized,
     Select,
+    StaleContext,
     UnknownReference,
     View,
 )
@@ -142,6 +143,24 @@ def test_what_came_later_is_not_said_to_be_shown(log):
     then = session.at(events[0]).through("everything")
     assert [then.explain(event).shown for event in events] == [True, False]
     assert [then.shows(event) for event in events] == [True, False]
+
+
+def test_what_an_agent_is_to_hear_does_not_hang_on_the_handle(log, store_path):
+    """Also where a handle of the tenant appends for it, which does not know the view that it reads through."""
+    log.define_view(View(name="messages", selects=[Select(types=["message"])]), by="ops")
+    session = log.session("s", tenant="acme")
+    bob = session.join("bob", view="messages")
+    session.listening("require", by="ops")
+    session.mutation("state-set", 1, agent="ann", state_key="k")
+    with ConversationLog.open(store_path, tenant="acme") as acme:
+        assert acme.session("s").message("nothing was missed", agent="bob").agent == "bob"
+        bob.listen()
+        bob.message("heard")
+        assert acme.session("s").informed().message("said", agent="bob").seen["view"] == "messages@1"
+        unheard = session.message("for bob", agent="ann")
+        with pytest.raises(StaleContext) as refused:
+            acme.session("s").message("deaf", agent="bob")
+        assert refused.value.event == unheard.id
 
 
 class TestDefinitions:
