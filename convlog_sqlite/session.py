@@ -57,6 +57,7 @@ class Log(Appending, Protocol):
         role: str | None,
         purpose: str | None,
         upto: int = LAST_SEQ,
+        tenant: str | None = None,
     ) -> Slice: ...
 
 
@@ -194,7 +195,8 @@ class Session(Joining):
         view or role that nobody defined, NotAuthorized for a reader without a role and where the view is not for this
         session or purpose, InvalidEvent where a view takes a reader and none is named.
         """
-        return self._log.through(self.id, view, reader=reader, role=role, purpose=purpose)
+        who: Any = {"reader": reader, "role": role, "purpose": purpose}
+        return self._log.through(self.id, view, tenant=self.tenant, **who)
 
     def fork(self, new_id: str, at: Point | None = None, *, agent: str) -> Session:
         """A new session that shares the events up to a point (default: all there are), by reference.

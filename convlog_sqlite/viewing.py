@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from convlog_sqlite.database import Connection
 from convlog_sqlite.drafts import Draft, check_name
@@ -82,11 +82,11 @@ class Viewing(ABC):
         role: str | None,
         purpose: str | None,
         upto: int = LAST_SEQ,
+        tenant: str | None = None,
     ) -> Slice:
-        """What `Session.through` gives, as of seq `upto`."""
-        return self._slice_of(
-            self.reader, session, view, reader=reader, role=role, purpose=purpose, upto=upto
-        )
+        """What `Session.through` gives, as of seq `upto`. `tenant` is that of a session that does not exist yet."""
+        who: Any = {"reader": reader, "role": role, "purpose": purpose}
+        return self._slice_of(self.reader, session, view, upto=upto, tenant=tenant, **who)
 
     def _slice_of(
         self,
@@ -98,6 +98,7 @@ class Viewing(ABC):
         role: str | None,
         purpose: str | None,
         upto: int = LAST_SEQ,
+        tenant: str | None = None,
     ) -> Slice:
         """What `through` gives, of what `source` reads and of the views that its tenant knows."""
         from convlog_sqlite.views import defining  # noqa: PLC0415 a log may be read through no view
@@ -112,16 +113,17 @@ class Viewing(ABC):
             # What the store grants holds also where nothing was appended yet.
             place = row or SessionRow(0, session, None, 0)
             held = [] if reader is None else roles.roles_of(connection, place, reader)
-        if view is None:
-            if reader is None:
-                raise InvalidEvent("/view", "name a view, or the agent that reads")
-            view = defining.default_view(self._views(source.tenant).standing, reader, held, role)
+        here = tenant if row is None else row.tenant
+        if view is None and reader is not None:
+            known = self._views(source.tenant).within(here)
+            view = defining.default_view(known.standing, reader, held, role)
         elif isinstance(view, str):
-            view = self._views(source.tenant).find(view)
+            views = self._views(source.tenant)
+            view = views.within(here).get(view) or views.find(view)
         elif isinstance(view, View):
             view.check()  # one that nobody defined may say anything
         else:
-            raise InvalidEvent("/view", "a View, or the name of one")
+            raise InvalidEvent("/view", "name a view, or the agent that reads")
         if view.tenant is not None and row is not None and row.tenant != view.tenant:
             raise UnknownReference("session", session)
         wanted = view.purpose if purpose is None else purpose

@@ -163,6 +163,45 @@ def test_what_an_agent_is_to_hear_does_not_hang_on_the_handle(log, store_path):
         assert refused.value.event == unheard.id
 
 
+class TestTenants:
+    """A view of one tenant takes nobody's place in the sessions of others."""
+
+    @pytest.fixture(autouse=True)
+    def defined(self, log):
+        """A view for workers of one tenant, and one of its own under a name that ships with convlog."""
+        log.grant_role("bob", "worker", by="ops")
+        log.define_view(View(name="theirs", tenant="acme", roles=["worker"]), by="ops")
+        log.define_view(View(name="auditor", tenant="acme"), by="ops")
+
+    @pytest.mark.parametrize(
+        ("tenant", "worker", "auditor"),
+        [
+            ("acme", "theirs@1", "auditor@1"),
+            ("globex", "worker@0", "auditor@0"),
+            (None, "worker@0", "auditor@0"),
+        ],
+    )
+    def test_a_session_is_read_through_what_is_for_its_tenant(self, log, tenant, worker, auditor):
+        """By role and by name, before its first event and after it."""
+        session = log.session("s", tenant=tenant)
+        for _ in range(2):
+            assert session.through(reader="bob").label == worker
+            assert session.through("auditor").label == auditor
+            assert session.join("bob", role="worker").view == worker
+            session.message("words", agent="ann")
+        assert log.memory(session="s", reader="bob") == []
+        assert log.why(session.event(1).id, view="auditor").events
+
+    def test_one_that_is_named_and_for_another_finds_no_session(self, log):
+        """It is there, and shows nothing of other tenants."""
+        session = log.session("s", tenant="globex")
+        session.message("words", agent="ann")
+        for name in ("theirs", "auditor@1"):
+            with pytest.raises(UnknownReference) as refused:
+                session.through(name)
+            assert refused.value.field == "session"
+
+
 class TestDefinitions:
     """A definition is taken whole, or refused."""
 

@@ -35,23 +35,36 @@ class Views(NamedTuple):
         """
         if tenant is None:
             return self
-        versions = {key: view for key, view in self.versions.items() if key[1] == 0 or view.tenant == tenant}
-        standing = {name: versions[name, 0] for name in SHIPPED}
-        for (name, version), view in versions.items():
-            if version:
-                standing.pop(name, None)
-                standing[name] = view
-        return Views(standing, versions)
+        return _standing(
+            {key: view for key, view in self.versions.items() if view.tenant == tenant or not key[1]}
+        )
 
-    def find(self, name: str) -> View:
-        """The view `name`, or the version that `name@version` names. Raises UnknownReference."""
+    def within(self, tenant: str | None) -> Views:
+        """Those that a session of a tenant (None: of none) is read through: what is for other tenants is not there."""
+        return _standing({key: view for key, view in self.versions.items() if view.tenant in (None, tenant)})
+
+    def get(self, name: str) -> View | None:
+        """The view `name`, or the version that `name@version` names; None where there is none."""
         # A label first: what was read or exported through a version is never shown through a view that is called so.
         said = LABEL.fullmatch(name)
         found = None if said is None else self.versions.get((said[1], int(said[2])))
-        found = self.standing.get(name) if found is None else found
+        return self.standing.get(name) if found is None else found
+
+    def find(self, name: str) -> View:
+        """What `get` gives. Raises UnknownReference."""
+        found = self.get(name)
         if found is None:
             raise UnknownReference("view", name)
         return found
+
+
+def _standing(versions: dict[tuple[str, int], View]) -> Views:
+    """Of some versions, in the order in which they were defined, those that stand."""
+    standing: dict[str, View] = {}
+    for (name, _), view in versions.items():
+        standing.pop(name, None)
+        standing[name] = view
+    return Views(standing, versions)
 
 
 def read(reader: Reader, tenant: str | None = None) -> Views:
@@ -61,8 +74,7 @@ def read(reader: Reader, tenant: str | None = None) -> Views:
     """
     with reader.database.read() as connection:
         rows = reserved.defined(connection, DEFINED)
-    standing = {name: view for name, (view, _) in SHIPPED.items()}
-    versions = {(name, 0): view for name, view in standing.items()}
+    versions = {(name, 0): view for name, (view, _) in SHIPPED.items()}
     count: dict[str, int] = {}
     for event in reader.opener.events(STORE_SESSION, rows):
         said = _whole(reader, event)
@@ -72,9 +84,8 @@ def read(reader: Reader, tenant: str | None = None) -> Views:
             if tenant is not None and not _is_for(said, tenant):
                 continue  # it is not this tenant's to hear of
             raise
-        standing.pop(view.name, None)
-        standing[view.name] = versions[view.name, view.version] = view
-    return Views(standing, versions).of(tenant)
+        versions[view.name, view.version] = view
+    return _standing(versions).of(tenant)
 
 
 def _whole(reader: Reader, event: Event) -> Any:
