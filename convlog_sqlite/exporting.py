@@ -6,11 +6,13 @@ which one is written down in the store, so that an erasure writes the files anew
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convlog_sqlite import strictjson
+from convlog_sqlite.database import Connection
 from convlog_sqlite.errors import InvalidEvent, NotAStore
 from convlog_sqlite.mirror import Mirror
 from convlog_sqlite.store import copies, opening
@@ -58,8 +60,8 @@ class Exporting(ABC):
 
         With `view`, they hold what it shows to the agent `reader`, in the version that stands now; sessions that
         the view is not for have none. What was labelled since, and tasks that changed hands, show in them when they are
-        next brought up to date as a whole, by `update`. Raises InvalidEvent for a directory that holds files through another view, or none,
-        StoreReadOnly on a read-only handle: no file that may hold plaintext is ever unknown to the store.
+        next brought up to date as a whole, by `update`. Raises InvalidEvent for a directory that holds files through another view, or none, and for
+        one in the store's own, StoreReadOnly on a read-only handle: no file that may hold plaintext is ever unknown to the store.
         """
         if self.path is None:
             raise NotAStore(":memory:", "an ephemeral log has no exports")
@@ -112,13 +114,29 @@ class Exporting(ABC):
         )
 
     def _register_export(self, root: Path, view: str | None = None) -> None:
+        self._check_root(root)
         with self._store.database.read() as connection:
             registered = copies.is_registered(connection, str(root))
+            _check_view(connection, root, view)
         if not registered:
             with self._store.database.write() as connection:
+                _check_view(connection, root, view)
                 copies.register(connection, copies.EXPORT, str(root), view)
-        with self._store.database.read() as connection:
-            found = copies.view_of(connection, str(root))
-        if found != view:
-            through = "whole sessions" if found is None else f"what {found} shows"
+
+    def _check_root(self, root: Path) -> None:
+        if self.path is not None and _real(root).is_relative_to(_real(self.path)):
+            raise InvalidEvent("/directory", f"{root} is in the store, which keeps its own files there")
+
+
+def _check_view(connection: Connection, root: Path, view: str | None) -> None:
+    """Refuse a directory that holds files through another view, by whatever path it was written down."""
+    here = _real(root)
+    for copied in copies.registered(connection):
+        if copied.path != copies.OWN_MIRROR and copied.view != view and _real(Path(copied.path)) == here:
+            through = "whole sessions" if copied.view is None else f"what {copied.view} shows"
             raise InvalidEvent("/directory", f"{root} holds {through}; a directory holds what one view shows")
+
+
+def _real(path: Path) -> Path:
+    """Where a path leads to, links followed; as far as they lead anywhere."""
+    return Path(os.path.realpath(path))

@@ -240,3 +240,36 @@ def test_an_erasure_by_a_tenant_writes_the_files_of_the_whole_store_anew(log, tm
     assert '"redacted"' in text
     assert "to be erased" not in text
     assert "kept back" not in text
+
+
+@pytest.mark.parametrize("path", ["link", "other/../out", "link/../out"])
+def test_a_directory_is_the_same_by_whatever_path(log, tmp_path, path):
+    """Whole lines do not come into what is kept through a view by way of a link, nor the other way round."""
+    fill(log)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "out", target_is_directory=True)
+    log.define_view(View(name="bare", payload=()), by="ops")
+    log.export_to(tmp_path / "out", view="bare")
+    before = (tmp_path / "out" / "s" / "conversation.jsonl").read_bytes()
+    for how in ({}, {"view": "words", "reader": "a"}):
+        with pytest.raises(InvalidEvent) as refused:
+            log.export_to(tmp_path / path, **how)
+        assert refused.value.pointer == "/directory"
+    assert (tmp_path / "out" / "s" / "conversation.jsonl").read_bytes() == before
+    log.export_to(tmp_path / path, view="bare")
+    assert log.exports() == sorted({str(tmp_path / "out"), str(tmp_path / path)})
+
+
+@pytest.mark.parametrize("below", [(), ("sessions",), ("sessions", "s"), ("other", "..", "sessions")])
+@pytest.mark.parametrize("view", [None, "auditor"])
+def test_the_store_is_no_place_for_exports(store_path, below, view):
+    """Its own mirror holds whole sessions, and nothing else is kept beside it."""
+    with ConversationLog.init(store_path) as log:
+        fill(log)
+        mirror = store_path / "sessions" / "s" / "conversation.jsonl"
+        before = mirror.read_bytes()
+        with pytest.raises(InvalidEvent) as refused:
+            log.export_to(store_path.joinpath(*below), view=view)
+        assert refused.value.pointer == "/directory"
+        assert mirror.read_bytes() == before
+        assert log.exports() == []
