@@ -163,6 +163,24 @@ def test_what_an_agent_is_to_hear_does_not_hang_on_the_handle(log, store_path):
         assert refused.value.event == unheard.id
 
 
+def test_an_explanation_is_short_however_long_the_view(log):
+    """Of thousands of tasks it names some, and says how many more there are."""
+    session = log.session("s")
+    event = session.message("words", agent="ann", task_id="other")
+    tasks = [f"task-{number:04}" for number in range(5000)]
+    for view in (
+        View(name="v", selects=[Select(tasks=tasks)]),
+        View(name="v", selects=[Select(agents=tasks)]),
+    ):
+        (because,) = session.through(view).explain(event).because
+        assert "task-0019 or one of 4,980 more" in because
+        assert len(because) < 500
+    (because,) = (
+        session.through(View(name="v", selects=[Select(tasks=[*tasks, "other"])])).explain(event).because
+    )
+    assert len(because) < 500
+
+
 class TestTenants:
     """A view of one tenant takes nobody's place in the sessions of others."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from convlog_sqlite.vocabulary import (
     UNLABELLED,
 )
 
+_MOST_LISTED: Final = 20  # names in a rule
 _NAMES: Final = {code: name for name, code in SENSITIVITIES.items()}
 
 
@@ -82,11 +83,11 @@ def _missing(select: Select, asked: Asked, event: Event) -> Iterator[str]:
         ("kind", select.kinds), ("performative", select.performatives),
     ):  # fmt: skip
         if wanted and getattr(event, key) not in wanted:
-            yield f"its {key} is not {' or '.join(wanted)}"
+            yield f"its {key} is not {_listed(wanted)}"
     tasks = set(select.tasks) | (asked.own if select.own else set())
     tasks |= asked.awaited if select.dependencies else set()
     if (select.tasks or select.own or select.dependencies) and event.task_id not in tasks:
-        yield f"its task is not one of: {', '.join(sorted(tasks)) or 'none, the reader has no task'}"
+        yield f"its task is not {_listed(tasks) or 'one of the reader, which has none'}"
     if select.addressed and not asked.addressed & set(event.to):
         yield "it is not addressed to the reader"
     if select.authored and event.agent != asked.reader:
@@ -95,8 +96,15 @@ def _missing(select: Select, asked: Asked, event: Event) -> Iterator[str]:
         yield "it is no step of an effect"
 
 
+def _listed(names: Collection[str]) -> str:
+    """Some names, as many as are worth reading."""
+    more = len(names) - _MOST_LISTED
+    said = [*sorted(names)[:_MOST_LISTED], *([f"one of {more:,} more"] if more > 0 else [])]
+    return " or ".join(said)
+
+
 def _said(select: Select) -> str:
-    said = [f"{key} {' or '.join(names)}" for key, names in (
+    said = [f"{key} {_listed(names)}" for key, names in (
         ("task", select.tasks), ("thread", select.threads), ("agent", select.agents), ("role", select.roles),
         ("type", select.types), ("kind", select.kinds), ("performative", select.performatives),
     ) if names]  # fmt: skip
